@@ -1,0 +1,89 @@
+// Caching allocator of one device: splits and merges big segments, one set of pools per stream. No torch here.
+//
+// Memory freed on the stream that allocated it is reused at once, because that stream's work is ordered. Memory that
+// another stream also used (record_stream) waits for that stream's event. The driver is never called while the mutex
+// is held: a Python driver needs the GIL, and the thread that holds the GIL may be waiting for the mutex (trap 20).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+
+namespace bringup {
+
+// What the allocator needs from a device; implemented by Device and by the sanitizer tests. All may throw Error.
+struct MemoryBackend {
+  virtual ~MemoryBackend() = default;
+  virtual uint64_t raw_alloc(uint64_t nbytes) = 0; // throws Error{BRINGUP_OUT_OF_MEMORY}
+  virtual void raw_free(uint64_t address) = 0;
+  virtual uint64_t raw_memory() = 0; // total bytes of the device
+  virtual uint64_t record_event(int32_t stream) = 0;
+  virtual bool query_event(uint64_t event) = 0;
+  virtual void wait_event(uint64_t event) = 0; // blocks the caller
+  virtual void destroy_event(uint64_t event) = 0;
+  virtual std::string label() = 0; // "sim:0", for messages
+};
+
+struct Block; // opaque to callers; see allocator.cpp
+
+struct Stat {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+};
+struct StatSet { // aggregate, small pool, large pool: the order of c10's StatType
+  Stat kind[3];
+};
+struct MemoryStats {
+  StatSet allocation, segment, active, inactive_split;
+  StatSet allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  int64_t num_alloc_retries = 0, num_ooms = 0, num_sync_all_streams = 0, num_device_alloc = 0, num_device_free = 0;
+};
+
+struct BlockSnapshot {
+  uint64_t address, size, requested;
+  bool allocated; // held by a tensor
+  bool active;    // held by a tensor, or freed but still in use by a recorded stream
+};
+struct SegmentSnapshot {
+  uint64_t address, size;
+  int32_t stream;
+  bool large;
+  std::vector<BlockSnapshot> blocks;
+};
+
+class CachingAllocator {
+ public:
+  explicit CachingAllocator(MemoryBackend& backend);
+  ~CachingAllocator(); // leaves segments to the driver: it may be gone by then
+
+  // nbytes > 0. Throws Error{BRINGUP_OUT_OF_MEMORY} with a readable summary when even an empty cache does not help.
+  Block* allocate(uint64_t nbytes, int32_t stream);
+  void free(Block* block);
+  // The block is also used by work queued on `stream`: after free() it is not reused before that work is done.
+  void record_stream(Block* block, int32_t stream);
+
+  static uint64_t address(const Block* block);
+  static uint64_t size(const Block* block); // rounded bytes
+  static int32_t stream(const Block* block);
+  // The live block that contains an address, or nullptr.
+  Block* find(uint64_t address);
+
+  void empty_cache();
+  // Upper bound of reserved bytes, as a share of the device's memory; 1.0 lifts it.
+  void set_fraction(double fraction);
+  double fraction();
+
+  MemoryStats stats();
+  void reset_peak();
+  void reset_accumulated();
+  std::vector<SegmentSnapshot> snapshot();
+  std::string summary(); // a table for people
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace bringup

@@ -1,0 +1,319 @@
+"""The driver contract: the one class a chip needs to become a PyTorch device.
+
+Write the five required methods and every PyTorch program runs (on the CPU, over your memory). Add a group of optional
+methods and bringup uses it: kernels, asynchrony, time, partitioned memory. The same contract exists as a C ABI in
+``bringup/include/bringup/driver.h``; ``bringup contract`` prints it.
+
+    class Driver(bringup.Driver):
+        name = "mychip"
+        def device_count(self): return 1
+        def open(self, device): return DeviceSpec(name="My chip", memory_bytes=1 << 30)
+        def alloc(self, device, nbytes): ...
+        def free(self, device, address): ...
+        def copy(self, device, dst, src, nbytes, kind, stream): ...
+
+Rules: a method may be called from any thread, also from several at once; an address is an opaque integer with
+arithmetic (``base + offset`` may be passed wherever ``base`` may); raise an exception to report a failure
+(``MemoryError`` for no memory, ``ValueError`` for a bad argument, ``DriverAbsent`` when the hardware is not there).
+A driver imports no torch.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+class DriverAbsent(RuntimeError):
+    """The hardware or the library a driver needs is not on this machine; the message says what was looked for."""
+
+
+class CopyKind(enum.IntEnum):
+    """Which side of a copy is host memory."""
+
+    HOST_TO_DEVICE = 0
+    DEVICE_TO_HOST = 1
+    DEVICE_TO_DEVICE = 2
+
+
+class PlacementKind(enum.IntEnum):
+    """How the bytes of a storage lie over the memory partitions of a device, in DTensor's words."""
+
+    SINGLE = 0
+    REPLICATE = 1
+    SHARD = 2
+    PARTIAL = 3
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a storage's bytes are: ``SHARD`` deals blocks of ``block`` bytes to the partitions in turn.
+
+    ``offset`` is the logical byte offset inside the storage whose base address a call receives beside it.
+    """
+
+    kind: PlacementKind = PlacementKind.SINGLE
+    block: int = 0
+    offset: int = 0
+
+
+#: Names a ``DeviceSpec`` may list, in the order of the C ABI's ``bringup_dtype``.
+DTYPES: tuple[str, ...] = (
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex32",
+    "complex64",
+    "complex128",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8",
+    "quantized",
+)
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What a device is and can do, as ``open`` reports it."""
+
+    name: str
+    memory_bytes: int  # per partition
+    alignment: int = 64
+    dtypes: tuple[str, ...] = ()  # empty: every dtype
+    host_visible: bool = False  # the CPU can read and write device memory at address + host_offset
+    host_offset: int = 0
+    host_library: bool = False  # run ATen's CPU kernels on device memory as this chip's own library
+    partitions: int = 1
+    default_placement: Placement = field(default_factory=Placement)
+    peer_copy: bool = False  # copy_peer works between all devices of this driver
+    capability: tuple[int, int] = (0, 0)
+    peak_flops: float = 0.0  # float32, per second
+    peak_bandwidth: float = 0.0  # bytes per second
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: every argument is 8 bytes (an address, an integer, or the bits of a double)."""
+
+    args: tuple[int, ...]
+    grid: int
+    stream: int
+    flops: float = 0.0
+    bytes: float = 0.0
+    placements: tuple[Placement, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as a library op sees it: plain data, no torch."""
+
+    device: int
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    dtype: str
+    stream: int
+
+
+def required(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a method that every driver must write."""
+    method.__contract__ = ("required", True)  # type: ignore[attr-defined]
+    return method
+
+
+def optional(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Marks a method that a driver may write; ``group`` is its heading in ``bringup contract``."""
+
+    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
+        method.__contract__ = (group, False)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Driver:
+    """Base class of every driver. Subclass it, set ``name``, write the five required methods."""
+
+    #: What users type in BRINGUP_DRIVERS and bringup.activate().
+    name: ClassVar[str] = ""
+    #: What torch.device() accepts; defaults to ``name``. Lower-case letters and underscores only.
+    device_name: ClassVar[str] = ""
+    #: Ops the chip has a tuned library for: {"aten::mm": function(out, a, b)}; tensors arrive as ``Tensor``.
+    ops: Mapping[str, Callable[..., None]] = {}
+
+    # ---- required ----
+    @required
+    def device_count(self) -> int:
+        """How many devices there are: cheap, opens nothing, never raises, constant for the process."""
+        raise NotImplementedError("need device_count")
+
+    @required
+    def open(self, device: int) -> DeviceSpec:
+        """Called once, on first use of a device."""
+        raise NotImplementedError("need open")
+
+    @required
+    def alloc(self, device: int, nbytes: int) -> int:
+        """Returns the address of ``nbytes`` new bytes (in every partition); raises MemoryError when there is no room."""
+        raise NotImplementedError("need alloc")
+
+    @required
+    def free(self, device: int, address: int) -> None:
+        """Gives back what alloc returned."""
+        raise NotImplementedError("need free")
+
+    @required
+    def copy(
+        self,
+        device: int,
+        dst: int,
+        src: int,
+        nbytes: int,
+        kind: CopyKind,
+        stream: int,
+        placement: Placement | None = None,
+    ) -> None:
+        """Moves bytes in stream order. Host addresses are pointers; ``placement`` is None on flat devices."""
+        raise NotImplementedError("need copy")
+
+    # ---- kernels ----
+    @optional("kernels")
+    def target(self) -> str:
+        """Which renderer the chip's kernels need, and its limits: "c; vector=512"."""
+        raise NotImplementedError
+
+    @optional("kernels")
+    def compile(self, source: str) -> bytes:
+        """Turns generated source into a binary; the result is cached on disk."""
+        raise NotImplementedError
+
+    @optional("kernels")
+    def load(self, device: int, binary: bytes, entry: str) -> int:
+        """Makes one function of a binary callable; returns a kernel handle."""
+        raise NotImplementedError
+
+    @optional("kernels")
+    def launch(self, device: int, kernel: int, launch: Launch) -> None:
+        """Runs a kernel for 0 … grid-1 in stream order."""
+        raise NotImplementedError
+
+    # ---- asynchrony ----
+    @optional("asynchrony")
+    def stream_create(self, device: int, priority: int) -> int:
+        """A new queue of work; handle 0 is the default stream and always exists."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def stream_destroy(self, device: int, stream: int) -> None:
+        """Ends a stream after its work is done."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def event_record(self, device: int, stream: int) -> int:
+        """A new one-shot event that completes when all work queued so far on the stream has."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def event_query(self, device: int, event: int) -> bool:
+        """Whether the event has completed."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def event_wait(self, device: int, event: int, wait_device: int, wait_stream: int) -> None:
+        """Makes a stream wait for the event; ``wait_stream`` -1 blocks the calling thread."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def event_elapsed(self, device: int, start: int, end: int) -> float:
+        """Milliseconds of device time between two completed events."""
+        raise NotImplementedError
+
+    @optional("asynchrony")
+    def event_destroy(self, device: int, event: int) -> None:
+        """Forgets an event."""
+        raise NotImplementedError
+
+    # ---- time ----
+    @optional("time")
+    def clock(self, device: int) -> int:
+        """Device time in nanoseconds: wall time on hardware, simulated time on a simulator."""
+        raise NotImplementedError
+
+    @optional("time")
+    def charge(self, device: int, stream: int, dtype: int, flops: float, bytes: float) -> None:
+        """Work the host did on the device's behalf: advance the device's clock by what the chip would have taken."""
+        raise NotImplementedError
+
+    # ---- memory ----
+    @optional("memory")
+    def copy_peer(self, dst_device: int, dst: int, src_device: int, src: int, nbytes: int, stream: int) -> None:
+        """Moves bytes between two devices of this driver; without it bringup goes through the host."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def relayout(
+        self, device: int, dst: int, dst_placement: Placement, src: int, src_placement: Placement, nbytes: int, stream: int
+    ) -> None:
+        """Rewrites a storage from one placement into another."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def host_alloc(self, nbytes: int) -> int:
+        """Pinned host memory; returns a pointer."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def host_free(self, pointer: int) -> None:
+        """Gives back what host_alloc returned."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def ipc_export(self, device: int, address: int) -> str:
+        """A handle by which another process of this machine can map the allocation that starts at ``address``."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def ipc_import(self, device: int, handle: str) -> int:
+        """Maps what another process exported; returns its address here."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def ipc_close(self, device: int, address: int) -> None:
+        """Unmaps what ipc_import mapped."""
+        raise NotImplementedError
+
+    # ---- host work ----
+    @optional("host work")
+    def host_function(self, device: int, stream: int, function: Callable[[], None]) -> None:
+        """Calls ``function`` on the host, in stream order."""
+        raise NotImplementedError
+
+    # ---- housekeeping ----
+    @optional("housekeeping")
+    def close(self, device: int) -> None:
+        """Called at exit for every opened device."""
+        raise NotImplementedError
+
+    def offers(self, method: str) -> bool:
+        """Whether this driver wrote a method of the contract itself."""
+        return getattr(type(self), method) is not getattr(Driver, method)
+
+
+def contract() -> list[tuple[str, str, bool, str]]:
+    """The contract read from the code: (method, group, required, first line of its docstring)."""
+    rows = []
+    for name, method in vars(Driver).items():
+        mark = getattr(method, "__contract__", None)
+        if mark is not None:
+            rows.append((name, mark[0], mark[1], (method.__doc__ or "").strip().splitlines()[0]))
+    return rows

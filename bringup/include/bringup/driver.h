@@ -1,0 +1,172 @@
+/* The driver contract as a C ABI: one struct of function pointers that brings a chip up in PyTorch.
+ *
+ * A shared library exports `bringup_driver_create`; a Python driver is adapted to the same struct by
+ * bringup/driver_abi.py, so the core sees one thing. Rules that hold for every function:
+ *   - it returns a bringup_status; after a failure the core asks `last_error` on the same thread for the reason;
+ *   - it never throws, aborts or exits the process;
+ *   - it may be called from any thread, also at the same time; the core holds no lock while it calls;
+ *   - an address is an opaque integer with arithmetic: base + offset may be passed wherever base may;
+ *   - a pointer that is NULL, or that lies beyond `struct_size`, means "not offered": the core uses its default.
+ */
+#ifndef BRINGUP_DRIVER_H
+#define BRINGUP_DRIVER_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BRINGUP_ABI_VERSION 1u
+
+typedef enum bringup_status {
+  BRINGUP_OK = 0,
+  BRINGUP_ERROR = 1,         /* anything else: becomes RuntimeError */
+  BRINGUP_OUT_OF_MEMORY = 2, /* the allocator frees its cache and tries again; then torch.OutOfMemoryError */
+  BRINGUP_INVALID = 3,       /* an argument the driver cannot accept: ValueError */
+  BRINGUP_UNSUPPORTED = 4,   /* NotImplementedError */
+  BRINGUP_ABSENT = 5         /* the hardware is not there: RuntimeError that says what was looked for */
+} bringup_status;
+
+typedef enum bringup_copy_kind {
+  BRINGUP_HOST_TO_DEVICE = 0, /* src is a host pointer */
+  BRINGUP_DEVICE_TO_HOST = 1, /* dst is a host pointer */
+  BRINGUP_DEVICE_TO_DEVICE = 2
+} bringup_copy_kind;
+
+/* How the bytes of one storage lie over the memory partitions of a device (DTensor's words). */
+typedef enum bringup_placement_kind {
+  BRINGUP_SINGLE = 0,    /* all bytes in partition 0: the only kind a flat device ever sees */
+  BRINGUP_REPLICATE = 1, /* the same bytes in every partition */
+  BRINGUP_SHARD = 2,     /* blocks of `block` bytes dealt to the partitions in turn */
+  BRINGUP_PARTIAL = 3    /* every partition holds a summand (float32); reading gives the sum */
+} bringup_placement_kind;
+
+typedef struct bringup_placement {
+  uint32_t kind;   /* bringup_placement_kind */
+  uint32_t reserved;
+  uint64_t block;  /* SHARD: bytes of one block, a multiple of 8 */
+  uint64_t offset; /* logical byte offset inside the storage whose base address is passed beside this */
+} bringup_placement;
+
+/* Bit numbers of bringup_device_spec.dtypes; a mask of 0 means "every dtype". */
+typedef enum bringup_dtype {
+  BRINGUP_BOOL = 0,
+  BRINGUP_UINT8 = 1,
+  BRINGUP_INT8 = 2,
+  BRINGUP_INT16 = 3,
+  BRINGUP_INT32 = 4,
+  BRINGUP_INT64 = 5,
+  BRINGUP_FLOAT16 = 6,
+  BRINGUP_BFLOAT16 = 7,
+  BRINGUP_FLOAT32 = 8,
+  BRINGUP_FLOAT64 = 9,
+  BRINGUP_COMPLEX32 = 10,
+  BRINGUP_COMPLEX64 = 11,
+  BRINGUP_COMPLEX128 = 12,
+  BRINGUP_UINT16 = 13,
+  BRINGUP_UINT32 = 14,
+  BRINGUP_UINT64 = 15,
+  BRINGUP_FLOAT8 = 16,   /* all float8 formats */
+  BRINGUP_QUANTIZED = 17 /* qint8, quint8, qint32 … */
+} bringup_dtype;
+
+typedef struct bringup_device_spec {
+  char name[128];          /* what get_device_name() prints */
+  uint64_t memory_bytes;   /* per partition */
+  uint64_t alignment;      /* of addresses from alloc; 0 = 64 */
+  uint64_t dtypes;         /* mask of 1 << bringup_dtype; 0 = all */
+  int64_t host_offset;     /* host_visible: the host reads byte a at address a + host_offset */
+  uint32_t host_visible;   /* 1: the CPU can load and store device memory (zero-copy fallback) */
+  uint32_t host_library;   /* 1: run ATen's CPU kernels on device memory as this chip's own library */
+  uint32_t partitions;     /* 0 or 1: flat memory */
+  uint32_t peer_copy;      /* 1: copy_peer works between all devices of this driver */
+  bringup_placement default_placement; /* of new storages, where partitions > 1 */
+  uint32_t capability_major;
+  uint32_t capability_minor;
+  double peak_flops;       /* float32, per second; 0 = unknown */
+  double peak_bandwidth;   /* bytes per second; 0 = unknown */
+} bringup_device_spec;
+
+/* One kernel launch. Every argument is 8 bytes: an address, an integer or the bits of a double. */
+typedef struct bringup_launch {
+  const uint64_t *args;
+  uint32_t arg_count;
+  uint32_t grid; /* independent pieces of work: the driver calls the kernel for 0 … grid-1, in any order */
+  uint64_t stream;
+  double flops; /* cost of the whole launch, for the clock and for scheduling */
+  double bytes;
+  const bringup_placement *placements; /* one per argument, or NULL on flat devices */
+} bringup_launch;
+
+typedef struct bringup_driver {
+  uint32_t abi_version; /* BRINGUP_ABI_VERSION of the header the driver was built with */
+  uint32_t struct_size; /* sizeof(bringup_driver) there: later fields count as NULL */
+  void *self;           /* passed back as the first argument of every function */
+
+  /* ---- required ---- */
+  /* Cheap, opens nothing, never fails, the same answer for the whole process. */
+  int32_t (*device_count)(void *self);
+  int32_t (*open)(void *self, int32_t device, bringup_device_spec *spec);
+  int32_t (*alloc)(void *self, int32_t device, uint64_t nbytes, uint64_t *address);
+  int32_t (*free)(void *self, int32_t device, uint64_t address);
+  /* Ordered on `stream`; may return before the bytes have moved. placement is NULL on flat devices. */
+  int32_t (*copy)(void *self, int32_t device, uint64_t dst, uint64_t src, uint64_t nbytes, int32_t kind,
+                  uint64_t stream, const bringup_placement *placement);
+
+  /* ---- kernels ---- */
+  /* C or DPU C or CUDA C in, a binary out: the core calls `*binary_free(*binary)` afterwards. */
+  int32_t (*target)(void *self, char *description, uint64_t size);
+  int32_t (*compile)(void *self, const char *source, void **binary, uint64_t *nbytes, void (**binary_free)(void *));
+  int32_t (*load)(void *self, int32_t device, const void *binary, uint64_t nbytes, const char *entry, uint64_t *kernel);
+  int32_t (*launch)(void *self, int32_t device, uint64_t kernel, const bringup_launch *launch);
+
+  /* ---- asynchrony: without these seven every call is synchronous ---- */
+  int32_t (*stream_create)(void *self, int32_t device, int32_t priority, uint64_t *stream); /* 0 is the default stream */
+  int32_t (*stream_destroy)(void *self, int32_t device, uint64_t stream);
+  /* A new one-shot event that completes when all work queued so far on `stream` has. */
+  int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint64_t *event);
+  int32_t (*event_query)(void *self, int32_t device, uint64_t event, int32_t *done);
+  /* wait_stream = -1: the calling thread blocks; else that stream of wait_device waits. */
+  int32_t (*event_wait)(void *self, int32_t device, uint64_t event, int32_t wait_device, int64_t wait_stream);
+  int32_t (*event_elapsed)(void *self, int32_t device, uint64_t start, uint64_t end, double *milliseconds);
+  int32_t (*event_destroy)(void *self, int32_t device, uint64_t event);
+
+  /* ---- time ---- */
+  int32_t (*clock)(void *self, int32_t device, uint64_t *nanoseconds); /* device time */
+  /* Work that ran on the host on the device's behalf (host_library): advance the device's clock. */
+  int32_t (*charge)(void *self, int32_t device, uint64_t stream, int32_t dtype, double flops, double bytes);
+
+  /* ---- memory beyond the basics ---- */
+  int32_t (*copy_peer)(void *self, int32_t dst_device, uint64_t dst, int32_t src_device, uint64_t src, uint64_t nbytes,
+                       uint64_t stream);
+  /* Rewrites a storage of `nbytes` logical bytes from one placement into another. */
+  int32_t (*relayout)(void *self, int32_t device, uint64_t dst, const bringup_placement *dst_placement, uint64_t src,
+                      const bringup_placement *src_placement, uint64_t nbytes, uint64_t stream);
+  int32_t (*host_alloc)(void *self, uint64_t nbytes, void **pointer); /* pinned host memory */
+  int32_t (*host_free)(void *self, void *pointer);
+  /* Shares the allocation that holds `address` with another process of this machine. */
+  int32_t (*ipc_export)(void *self, int32_t device, uint64_t address, char *handle, uint64_t size);
+  int32_t (*ipc_import)(void *self, int32_t device, const char *handle, uint64_t *address);
+  int32_t (*ipc_close)(void *self, int32_t device, uint64_t address);
+
+  /* ---- work on the host, in stream order ---- */
+  int32_t (*host_function)(void *self, int32_t device, uint64_t stream, void (*function)(void *), void *argument);
+
+  /* ---- housekeeping ---- */
+  int32_t (*close)(void *self, int32_t device);
+  /* Writes the reason of this thread's last failure, NUL-terminated. */
+  void (*last_error)(void *self, char *message, uint64_t size);
+} bringup_driver;
+
+/* What a shared library exports. `options` is driver-specific text ("devices=4,memory=2G"). The core has filled in
+ * nothing: the driver sets every field of *driver that it offers. On failure it writes the reason into `error`. */
+typedef int32_t (*bringup_driver_create_fn)(uint32_t abi_version, const char *options, bringup_driver *driver,
+                                            char *error, uint64_t error_size);
+int32_t bringup_driver_create(uint32_t abi_version, const char *options, bringup_driver *driver, char *error,
+                              uint64_t error_size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
