@@ -14,7 +14,7 @@ def register_driver(struct_address: int, name: str) -> tuple[int, int]:
     Raises RuntimeError that names the driver for a wrong ABI version, a struct too small or a missing required function.
     """
 
-def attach() -> None:
+def attach(type_name: str) -> None:
     """Registers guard, hooks, allocators, generator and all ops with PyTorch; call once, after the rename."""
 
 def device_count() -> int: ...

@@ -27,7 +27,15 @@ struct MemoryBackend {
   virtual std::string label() = 0; // "sim:0", for messages
 };
 
-struct Block; // opaque to callers; see allocator.cpp
+class CachingAllocator;
+
+// What callers may read of a block, inline; fixed while the block is live. The rest is BlockNode (block_pool.h).
+struct Block {
+  uint64_t address = 0;
+  uint64_t size = 0; // rounded bytes
+  int32_t stream = 0;
+  CachingAllocator* owner = nullptr;
+};
 
 struct Stat {
   int64_t current = 0, peak = 0, allocated = 0, freed = 0;
@@ -39,7 +47,25 @@ struct MemoryStats {
   StatSet allocation, segment, active, inactive_split;
   StatSet allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
   int64_t num_alloc_retries = 0, num_ooms = 0, num_sync_all_streams = 0, num_device_alloc = 0, num_device_free = 0;
+
+  template <typename Function>
+  void for_each(Function function) {
+    for (StatSet* set : {&allocation, &segment, &active, &inactive_split, &allocated_bytes, &reserved_bytes,
+                         &active_bytes, &inactive_split_bytes, &requested_bytes}) {
+      for (Stat& stat : set->kind) function(stat);
+    }
+  }
 };
+
+// Text for people (memory_report.cpp). `limit` is UINT64_MAX, `total` 0 where there is none or it is unknown.
+struct MemoryLimits {
+  uint64_t total, limit, largest_free;
+  double fraction;
+};
+std::string format_bytes(uint64_t nbytes); // "1.50 MiB"
+std::string out_of_memory_message(const std::string& label, uint64_t nbytes, const MemoryStats& stats,
+                                  const MemoryLimits& limits);
+std::string memory_table(const std::string& label, const MemoryStats& stats, const MemoryLimits& limits);
 
 struct BlockSnapshot {
   uint64_t address, size, requested;
@@ -60,18 +86,22 @@ class CachingAllocator {
 
   // nbytes > 0. Throws Error{BRINGUP_OUT_OF_MEMORY} with a readable summary when even an empty cache does not help.
   Block* allocate(uint64_t nbytes, int32_t stream);
-  void free(Block* block);
+  // Called from tensor destructors: never throws. A driver that fails here delays the reuse of the block, no more.
+  void free(Block* block) noexcept;
   // The block is also used by work queued on `stream`: after free() it is not reused before that work is done.
   void record_stream(Block* block, int32_t stream);
 
-  static uint64_t address(const Block* block);
-  static uint64_t size(const Block* block); // rounded bytes
-  static int32_t stream(const Block* block);
-  // The live block that contains an address, or nullptr.
+  static uint64_t address(const Block* block) { return block->address; }
+  static uint64_t size(const Block* block) { return block->size; }
+  static int32_t stream(const Block* block) { return block->stream; }
+  static CachingAllocator& owner(const Block* block) { return *block->owner; } // deleters get only the block
+  MemoryBackend& backend();
+  // The block that contains an address, live or cached, or nullptr. Read its fields only if you know that it is live.
   Block* find(uint64_t address);
 
+  // Waits for deferred blocks, then returns every wholly free segment to the driver. Throws the driver's first error.
   void empty_cache();
-  // Upper bound of reserved bytes, as a share of the device's memory; 1.0 lifts it.
+  // Upper bound of reserved bytes, as a share of the device's memory, in [0, 1]; 1.0 lifts it.
   void set_fraction(double fraction);
   double fraction();
 

@@ -19,6 +19,12 @@ extern "C" {
 
 #define BRINGUP_ABI_VERSION 1u
 
+#if defined(__GNUC__)
+#define BRINGUP_EXPORT __attribute__((visibility("default"))) /* also under -fvisibility=hidden */
+#else
+#define BRINGUP_EXPORT
+#endif
+
 typedef enum bringup_status {
   BRINGUP_OK = 0,
   BRINGUP_ERROR = 1,         /* anything else: becomes RuntimeError */
@@ -163,8 +169,8 @@ typedef struct bringup_driver {
  * nothing: the driver sets every field of *driver that it offers. On failure it writes the reason into `error`. */
 typedef int32_t (*bringup_driver_create_fn)(uint32_t abi_version, const char *options, bringup_driver *driver,
                                             char *error, uint64_t error_size);
-int32_t bringup_driver_create(uint32_t abi_version, const char *options, bringup_driver *driver, char *error,
-                              uint64_t error_size);
+BRINGUP_EXPORT int32_t bringup_driver_create(uint32_t abi_version, const char *options, bringup_driver *driver,
+                                             char *error, uint64_t error_size);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,137 @@
+# Every target sets up what it needs: .venv, torch, the build. A fresh machine needs Python >= 3.10, a C++20 compiler
+# and make. Nothing is done twice: stamps in .venv and ninja's own records say what is up to date.
+#
+#   make demo TORCH=torch==2.12.0     another torch
+#   make test ARGS="-k allocator"     more options for pytest (for demo and bench: of the program)
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check
+STAMP := $(VENV)/.stamp
+SAY := @printf '\n== %s\n'
+
+CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
+FORMATTED = $(shell find bringup tests examples benchmarks -name '*.c' -o -name '*.cpp' -o -name '*.h')
+SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
+
+.PHONY: help demo test bench lint format sanitize build clean system-deps
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+demo: build ## trains small networks on the simulated device and prints what ran where
+	$(SAY) "demo"
+	@$(PY) examples/demo.py $(ARGS)
+
+test: build ## the whole test suite
+	$(SAY) "tests"
+	@$(PY) -m pytest --durations=15 -n 2 --dist loadfile $(ARGS)
+
+bench: build ## the device against the CPU, side by side
+	$(SAY) "benchmarks/eager.py"
+	@$(PY) benchmarks/eager.py $(ARGS)
+
+lint: build $(STAMP)-lint ## ruff, mypy, clang-format
+	$(SAY) "ruff"
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	$(SAY) "mypy"
+	@$(PY) -m mypy
+	$(SAY) "clang-format"
+	@$(VENV)/bin/clang-format --dry-run -Werror $(FORMATTED)
+
+format: build $(STAMP)-lint ## rewrites the sources as lint wants them
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+	@$(VENV)/bin/clang-format -i $(FORMATTED)
+
+# ---- sanitizers: plain programs without torch, which is not instrumented and would only add noise ----
+# What each program of tests/sanitize/ is linked with.
+LINKS_allocator_stress := $(addprefix bringup/csrc/runtime/,allocator.cpp block_pool.cpp memory_report.cpp)
+LINKS_sim_stress := $(filter %.c,$(SIM))
+
+STRESS := $(basename $(notdir $(wildcard tests/sanitize/*.c tests/sanitize/*.cpp)))
+SANITIZE_THREAD := -fsanitize=thread
+SANITIZE_ADDRESS := -fsanitize=address,undefined -fno-sanitize-recover=all
+COMPILE_c = $(CC) -std=gnu11
+COMPILE_cpp = $(CXX) -std=c++20
+export TSAN_OPTIONS ?= halt_on_error=1
+# ThreadSanitizer of older compilers cannot start where the kernel randomises addresses widely.
+NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+sanitize: $(foreach s,$(STRESS),build/sanitize/$(s).thread.ran build/sanitize/$(s).address.ran) ## stress programs under thread, address and undefined-behaviour sanitizers
+	@test -n "$(STRESS)" || { echo "tests/sanitize/ holds no program"; exit 1; }
+	@echo "clean under sanitizers: $(STRESS)"
+
+define stress_program
+build/sanitize/$(1).$(2): $(wildcard tests/sanitize/$(1).c tests/sanitize/$(1).cpp) $(LINKS_$(1)) $(CORE) $(SIM)
+	@mkdir -p build/sanitize
+	@echo "== building $$@"
+	@$$(COMPILE_$$(patsubst .%,%,$$(suffix $$<))) -O1 -g -Wall $(3) -Ibringup/csrc -Ibringup/include \
+	  $$< $(LINKS_$(1)) -o $$@ -pthread -lm
+build/sanitize/$(1).$(2).ran: build/sanitize/$(1).$(2)
+	@echo "== running $$<"
+	@$(if $(filter thread,$(2)),$(NO_ASLR)) ./$$<
+	@touch $$@
+endef
+$(foreach s,$(STRESS),$(eval $(call stress_program,$(s),thread,$(SANITIZE_THREAD))))
+$(foreach s,$(STRESS),$(eval $(call stress_program,$(s),address,$(SANITIZE_ADDRESS))))
+
+# ---- the environment, step by step ----
+build: $(STAMP)-install $(STAMP)-build ## .venv with torch, the compiled core and the package, editable
+
+$(STAMP)-venv:
+	$(SAY) "creating $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "bringup needs Python >= 3.10; say which: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig as s, sys; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \
+	  || { echo "Python.h is missing; on Debian and Ubuntu: make system-deps"; exit 1; }
+	@echo | $(CXX) -std=c++20 -x c++ -fsyntax-only - \
+	  || { echo "$(CXX) does not compile C++20; on Debian and Ubuntu: make system-deps"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+TORCH_STAMP := $(STAMP)-$(subst =,-,$(TORCH))
+$(TORCH_STAMP): $(STAMP)-venv
+	$(SAY) "installing $(TORCH)"
+	@$(PIP) "$(TORCH)" 'numpy>=1.26' 'setuptools>=77' wheel ninja
+	@rm -f $(STAMP)-torch* && touch $@
+
+# Also when a source was deleted: the list is compared, not only the dates.
+build/.sources: FORCE
+	@mkdir -p build
+	@echo $(sort $(CORE) $(SIM)) | cmp -s - $@ || echo $(sort $(CORE) $(SIM)) > $@
+FORCE:
+
+$(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) build/.sources
+	$(SAY) "compiling the C++ core (a few minutes the first time)"
+	@$(PY) setup.py build_ext --inplace 2>&1 | sed -u -E \
+	  -e 's#^(\[[0-9]+/[0-9]+\]).* -c [^ ]*/(bringup/csrc/[^ ]+) .*#\1 \2#' \
+	  -e 's#^[^ ]*(cc|\+\+|clang) .*/([^/ ]+\.so) .*#linking \2#' \
+	  -e '/^(running|building|copying|ninja: no work)/d'
+	@touch $@
+
+$(STAMP)-install: $(TORCH_STAMP) pyproject.toml setup.py | $(STAMP)-build
+	$(SAY) "installing bringup"
+	@$(PIP) -q --no-build-isolation -e '.[cli,test]'
+	@touch $@
+
+$(STAMP)-lint: $(STAMP)-install pyproject.toml
+	$(SAY) "installing the linters"
+	@$(PIP) -q --no-build-isolation -e '.[lint]'
+	@touch $@
+
+system-deps: ## what apt can give: compiler, Python headers, ccache
+	apt-get install -y --no-install-recommends g++ make python3-dev python3-venv ccache
+
+clean: ## removes what was built; .venv stays
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -f bringup/*.so bringup/drivers/*/*.so $(STAMP)-build $(STAMP)-install $(STAMP)-lint

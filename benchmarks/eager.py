@@ -1,0 +1,260 @@
+"""Eager cost on the device against the CPU: one run, one thread, interleaved (method: timing.py).
+
+python benchmarks/eager.py                    # the simulated device against the CPU
+python benchmarks/eager.py --quick --json results/eager.json --plot results/eager.png
+python benchmarks/eager.py --device cpu       # CPU against itself: every ratio should be 1.00
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timing import Pair, Side, compare, compare_imports
+
+if TYPE_CHECKING:
+    import torch
+
+TINY = "tiny ops, geometric mean"
+
+#: What the project promises: (largest allowed value, how it is counted).
+BARS: dict[str, tuple[float, str]] = {
+    TINY: (1.5, "ratio"),
+    "add 1M": (1.1, "ratio"),
+    "mm 512": (1.05, "ratio"),
+    "MLP step": (1.25, "ratio"),
+    "import torch": (0.15, "added seconds"),
+}
+
+#: On 4 elements. `x`, `y`, `out` live on the side's device, `host` on the CPU, `a`, `b` are 2x2.
+#: `to` of a CPU tensor to the CPU returns the tensor itself, so every `to` here copies (design/pytorch-traps.md, 33).
+TINY_OPS: dict[str, str] = {
+    "empty": "torch.empty(4, device=device)",
+    "add": "x.add(y)",
+    "mul_": "out.mul_(1.0)",
+    "mm": "a.mm(b)",
+    "relu": "x.relu()",
+    "abs": "x.abs()",
+    "copy_": "out.copy_(x)",
+    "view": "x.view(2, 2)",
+    "slice": "x[1:3]",
+    "sum": "x.sum()",
+    "item": "one.item()",
+    "randn": "torch.randn(4, device=device)",
+    "zeros": "torch.zeros(4, device=device)",
+    'to("cpu", copy=True)': 'x.to("cpu", copy=True)',
+    "to(device, copy=True)": "host.to(device, copy=True)",
+}
+
+LARGE_OPS: dict[str, str] = {"add 1M": "big.add(big)", "mm 512": "matrix.mm(matrix)", "MLP step": "step()"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result; seconds per call (per process for the import)."""
+
+    name: str
+    cpu: float | None
+    device: float | None
+    value: float
+    bar: float | None = None
+    counted: str = "ratio"
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.bar is None else self.value <= self.bar
+
+
+def names_on(device: torch.device) -> dict[str, Any]:
+    """The tensors the statements use, with the same values on every device."""
+    import torch
+
+    torch.manual_seed(0)
+    values = {
+        "x": torch.randn(4),
+        "y": torch.randn(4),
+        "out": torch.randn(4),
+        "one": torch.randn(1),
+        "a": torch.randn(2, 2),
+        "b": torch.randn(2, 2),
+        "big": torch.randn(1_000_000),
+        "matrix": torch.randn(512, 512),
+    }
+    tensors: dict[str, Any] = {name: value.to(device, copy=True) for name, value in values.items()}
+    return {**tensors, "host": torch.randn(4), "torch": torch, "device": device, "step": training_step(device)}
+
+
+def training_step(device: torch.device) -> Any:
+    """One SGD step of a 256-512-10 MLP at batch 64."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+    inputs, targets = torch.randn(64, 256).to(device), torch.randint(10, (64,)).to(device)
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(device: torch.device, quick: bool) -> Iterator[Row]:
+    """All rows, as they are measured."""
+    import torch
+
+    torch.set_num_threads(1)
+    rounds = 15 if quick else 80
+    on_cpu, on_device = names_on(torch.device("cpu")), names_on(device)
+
+    def synchronize() -> None:
+        torch.accelerator.synchronize(device)
+
+    wait = {} if device.type == "cpu" else {"synchronize": synchronize}
+    ratios = []
+    for name, statement in {**TINY_OPS, **LARGE_OPS}.items():
+        used = [key for key in on_cpu if key in statement]
+        pair = compare(
+            Side(statement, {key: on_cpu[key] for key in used}),
+            Side(statement, {key: on_device[key] for key in used}, **wait),
+            rounds=rounds if name in TINY_OPS else rounds // 2,
+        )
+        if name in TINY_OPS:
+            ratios.append(pair.ratio)
+        yield judged(name, pair)
+        if len(ratios) == len(TINY_OPS) and name not in LARGE_OPS:
+            yield Row(TINY, None, None, statistics.geometric_mean(ratios), *BARS[TINY])
+    yield judged(
+        "import torch", compare_imports("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, 3 if quick else 10)
+    )
+
+
+def judged(name: str, pair: Pair) -> Row:
+    bar, counted = BARS.get(name, (None, "ratio"))
+    value = pair.ratio if counted == "ratio" else pair.device - pair.cpu
+    return Row(name, pair.cpu, pair.device, value, bar, counted)
+
+
+def cells(row: Row) -> tuple[str, str, str, str, str, str]:
+    def micro(seconds: float | None) -> str:
+        return "" if seconds is None else f"{seconds * 1e6:,.2f}" if seconds < 0.1 else f"{seconds * 1e6:,.0f}"
+
+    seconds = row.counted != "ratio"
+    value = f"{row.value:+.3f} s" if seconds else f"{row.value:.2f}"
+    bar = "" if row.bar is None else f"≤ {row.bar:+.2f} s" if seconds else f"≤ {row.bar:.2f}"
+    return row.name, micro(row.cpu), micro(row.device), value, bar, {None: "", True: "met", False: "NOT met"}[row.met]
+
+
+def print_table(rows: list[Row], title: str, device: str) -> None:
+    head = ("", "CPU µs", f"{device} µs", "ratio", "bar", "")
+    body = [cells(row) for row in rows]
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+        print(title)
+        for line in [head, *body]:
+            cells_ = [
+                text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))
+            ]
+            print("  ".join(cells_).rstrip())
+        return
+    table = Table(title=title)
+    for index, name in enumerate(head):
+        table.add_column(name, justify="left" if index == 0 else "right")
+    for line, row in zip(body, rows, strict=True):
+        table.add_row(*line, style={None: None, True: "green", False: "red"}[row.met])
+    Console().print(table)
+
+
+def plot(rows: list[Row], path: Path, device: str) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("--plot needs matplotlib: pip install matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ratios = [row for row in rows if row.counted == "ratio"][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 0.32 * len(ratios) + 1.2))
+    colours = {None: "#8aa4c8", True: "#4c9f70", False: "#c8553d"}
+    bars = axes.barh(
+        [row.name for row in ratios], [row.value for row in ratios], color=[colours[row.met] for row in ratios]
+    )
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.set_xlabel(f"time on {device} / time on the CPU (one thread; lower is better)")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def open_device(name: str) -> torch.device:
+    """The device, with its driver chosen before torch is imported, or a sentence about what is missing."""
+    if name != "cpu":
+        os.environ.setdefault("BRINGUP_DRIVERS", name.split(":")[0])
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, ModuleNotFoundError) as error:
+        sys.exit(
+            f"device {name!r} cannot be used: {error}\nIs bringup installed? (pip install --no-build-isolation -e .)"
+        )
+    return torch.device(name)
+
+
+def machine() -> dict[str, str]:
+    import torch
+
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {"cpu": model, "python": platform.python_version(), "torch": torch.__version__, "threads": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="sim", help="torch device to measure (default: sim)")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a fifth of the time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a bar chart (needs matplotlib)")
+    options = parser.parse_args()
+
+    device = open_device(options.device)
+    rows = []
+    for row in measure(device, options.quick):
+        rows.append(row)
+        if sys.stderr.isatty():
+            print(f"\r\033[K{row.name} {row.value:.2f}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+
+    about = machine()
+    print_table(rows, f"{device} against the CPU · {about['cpu']} · torch {about['torch']} · one thread", device.type)
+    print(f"aim for the tiny ops: 1.20; bars met: {sum(row.met is True for row in rows)} of {len(BARS)}")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        result = {"device": str(device), "machine": about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot:
+        plot(rows, options.plot, device.type)
+
+
+if __name__ == "__main__":
+    main()

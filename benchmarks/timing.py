@@ -1,0 +1,114 @@
+"""How we measure: two statements in short alternating bursts, judged by the ratio inside each round.
+
+The two sides of a comparison run within a millisecond of each other, so a slow phase of the machine (another process, a
+clock change) hits both. A round is a few bursts of each side in alternating order; the minimum of a side's bursts is
+its time in that round, because noise only adds. The ratio is the median over rounds of (device minimum / CPU minimum).
+
+    pair = compare(Side("x.add(y)", cpu_names), Side("x.add(y)", device_names, synchronize))
+    print(pair.cpu, pair.device, pair.ratio)
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+BURST_SECONDS = 300e-6  # long enough that one clock read and one synchronize (under 1 µs each) do not count
+BURSTS_PER_ROUND = 4
+
+
+def _nothing() -> None:
+    """The CPU has nothing to wait for."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A statement, the names it uses, and how to wait until its work is done."""
+
+    statement: str
+    names: Mapping[str, Any]
+    synchronize: Callable[[], None] = _nothing
+
+    def burst(self) -> Callable[[int], float]:
+        """A function that runs the statement n times, waits once, and returns seconds per call.
+
+        The statement is compiled into the loop, its names as locals: a lambda would add the same 50 ns to both sides
+        and so flatter the ratio of the cheapest ops.
+        """
+        source = (
+            f"def burst(count, {''.join(f'{name}={name}, ' for name in self.names)}synchronize=synchronize, now=now):\n"
+            "    start = now()\n"
+            "    for _ in range(count):\n"
+            f"        {self.statement}\n"
+            "    synchronize()\n"
+            "    return (now() - start) / count\n"
+        )
+        space: dict[str, Any] = {**self.names, "synchronize": self.synchronize, "now": perf_counter}
+        exec(source, space)
+        return space["burst"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Seconds per call on each side, and the paired ratio."""
+
+    cpu: float
+    device: float
+    ratio: float
+
+
+def compare(cpu: Side, device: Side, rounds: int = 60) -> Pair:
+    """Interleaved measurement of two sides; see the top of this file."""
+    sides = (cpu.burst(), device.burst())
+    counts = tuple(_calls_per_burst(side) for side in sides)
+    minima: tuple[list[float], list[float]] = ([], [])
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for index in range(rounds):
+            best = [float("inf"), float("inf")]
+            for burst in range(BURSTS_PER_ROUND):
+                for which in (0, 1) if (index + burst) % 2 else (1, 0):
+                    best[which] = min(best[which], sides[which](counts[which]))
+            minima[0].append(best[0])
+            minima[1].append(best[1])
+    finally:
+        if collecting:
+            gc.enable()
+    ratios = [on_device / on_cpu for on_cpu, on_device in zip(*minima, strict=True)]
+    return Pair(statistics.median(minima[0]), statistics.median(minima[1]), statistics.median(ratios))
+
+
+def _calls_per_burst(side: Callable[[int], float]) -> int:
+    side(2)  # first calls compile, allocate and fill caches
+    count = 1
+    while count < 4096 and side(count) * count < BURST_SECONDS:
+        count *= 2
+    return count
+
+
+def compare_imports(statement: str, without: Mapping[str, str], rounds: int = 10) -> Pair:
+    """CPU seconds (user + system) of `python -c statement`, with extra environment `without` (cpu) and plain (device).
+
+    Fresh processes, alternating, best of `rounds` each; `ratio` is best against best.
+    """
+    environments = ({**os.environ, **without}, {k: v for k, v in os.environ.items() if k not in without})
+    best = [float("inf"), float("inf")]
+    for index in range(rounds):
+        for which in (0, 1) if index % 2 else (1, 0):
+            best[which] = min(best[which], _child_cpu_seconds(statement, environments[which]))
+    return Pair(best[0], best[1], best[1] / best[0])
+
+
+def _child_cpu_seconds(statement: str, environment: Mapping[str, str]) -> float:
+    child = os.posix_spawn(sys.executable, [sys.executable, "-c", statement], environment)
+    _, status, usage = os.wait4(child, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(f"`{sys.executable} -c {statement!r}` ended with {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,243 @@
+"""The command ``bringup``: what a driver must write, which drivers there are, what is wrong, what works.
+
+Torch is imported only by the commands that need it: ``diagnose`` and ``check --level ops``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from bringup import __version__
+
+if TYPE_CHECKING:
+    from bringup.driver import Driver
+if TYPE_CHECKING or importlib.util.find_spec("typer"):
+    import typer
+
+_EXTRAS = "the command `bringup` needs typer and rich: pip install 'bringup[cli]'"
+
+
+def main() -> None:
+    """What the console script and ``python -m bringup`` run."""
+    if not (importlib.util.find_spec("typer") and importlib.util.find_spec("rich")):
+        print(_EXTRAS, file=sys.stderr)
+        sys.exit(2)
+    app()()
+
+
+def app() -> typer.Typer:
+    """The typer application; tests call it through CliRunner."""
+    application = typer.Typer(
+        name="bringup",
+        help="Brings any accelerator up in PyTorch.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for command in (contract, include, drivers, diagnose, check):
+        application.command()(command)
+    application.callback()(_options)
+    return application
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+def contract(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
+    """Print the driver contract, read from the code: every method, required or optional."""
+    from bringup import driver
+
+    rows = driver.contract()
+    required = sum(needed for _, _, needed, _ in rows)
+    if as_json:
+        methods = [dict(zip(("method", "group", "required", "meaning"), row)) for row in rows]
+        print(json.dumps({"required": required, "optional": len(rows) - required, "methods": methods}, indent=2))
+        return
+    _print_table(["method", "group", "meaning"], [(method, group, meaning) for method, group, _, meaning in rows])
+    print(f"{required} required, {len(rows) - required} optional")
+
+
+def include() -> None:
+    """Print the folder of driver.h: cc -I$(bringup include) …"""
+    print(Path(__file__).parent / "include")
+
+
+def drivers() -> None:
+    """List the drivers that can be asked for by name, where they come from and how many devices each has here."""
+    _print_table(["driver", "from", "devices"], _driver_rows())
+    print("A file works too: BRINGUP_DRIVERS=./mychip.py or ./libmychip.so")
+
+
+def diagnose() -> None:
+    """Say what bringup sees on this machine, and what is wrong; opens no device. Exit status 1 when not active."""
+    facts = [
+        ("bringup", f"{__version__} ({Path(__file__).parent})"),
+        ("Python", f"{sys.version.split()[0]} ({sys.executable})"),
+        ("compiler", _compiler()),
+        *[(name, value) for name, value in sorted(os.environ.items()) if name.startswith("BRINGUP_")],
+        ("autoload", _autoload_state()),
+    ]
+    try:
+        import torch
+    except ImportError as error:
+        _print_facts([*facts, ("torch", f"not importable: {error}")])
+        raise typer.Exit(1) from None
+    from bringup import core_binary, runtime
+
+    facts.append(("torch", torch.__version__))
+    try:
+        facts.append(("C++ core", f"built for torch {core_binary.load(torch.__version__).TORCH_VERSION}"))
+    except RuntimeError as error:
+        facts.append(("C++ core", str(error)))
+    active = runtime.active_drivers()
+    problem = runtime.activation_error()
+    if active:
+        held = [f"{one.name}: {one.count} device(s) from {runtime.device_type()}:{one.first}" for one in active]
+        facts.append(("active", "; ".join(held)))
+    elif problem is not None:
+        facts.append(("not active", f"{type(problem).__name__}: {problem}"))
+    else:
+        autoload = _autoload_state()
+        why = (
+            f"autoload is {autoload}"
+            if autoload.startswith("off")
+            else "another accelerator is here: set BRINGUP_DRIVERS"
+        )
+        facts.append(("not active", why))
+    _print_facts(facts)
+    _print_table(["driver", "from", "devices"], _driver_rows())
+    if not active:
+        raise typer.Exit(1)
+
+
+class Level(str, enum.Enum):
+    """What ``bringup check`` looks at."""
+
+    driver = "driver"
+    ops = "ops"
+
+
+def check(
+    driver: Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")] = "sim",
+    level: Annotated[
+        Level, typer.Option(help="driver: the contract, without torch. ops: every op against the CPU.")
+    ] = (Level.driver),
+    index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds for one check.")] = 60.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the results there.")] = None,
+    ops: Annotated[str | None, typer.Option(help="ops: only these, as patterns: add,nn.functional.*")] = None,
+    kinds: Annotated[str, typer.Option(help="ops: forward,backward,error")] = "forward",
+    dtypes: Annotated[str, typer.Option(help="ops: names, or all")] = "float32",
+    samples: Annotated[int, typer.Option(min=0, help="ops: inputs per case; 0 means all")] = 8,
+    workers: Annotated[int | None, typer.Option(min=1, help="ops: processes; all cores by default")] = None,
+    gaps: Annotated[str | None, typer.Option(metavar="FILE", help="ops: the file of declared gaps")] = None,
+) -> None:
+    """Check a driver. Exit status 0: as it should be; 1: something is wrong; 2: the check could not run."""
+    from bringup.driver_lookup import find_driver
+
+    if driver == "cpu" and level is Level.ops:  # the CPU against itself: what the check calls equal
+        device = "cpu"
+    else:
+        try:
+            found = find_driver(driver)
+        except RuntimeError as error:
+            print(f"bringup check: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        if level is Level.driver:
+            raise typer.Exit(_check_driver(found, index, timeout, json_file))
+        device = f"{found.device_name or found.name}:{index}"
+    from bringup.kit.op_checks import main_ops
+
+    status = main_ops(driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
+    raise typer.Exit(status)
+
+
+def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | None) -> int:
+    from bringup.kit.driver_checks import CheckResult, run_driver_checks
+
+    def show(result: CheckResult) -> None:
+        reason = f": {result.message}" if result.message else ""
+        print(f"{result.status}  {result.seconds:6.2f} s  {result.name}{reason}", flush=True)
+
+    results = run_driver_checks(driver, index, show, timeout)
+    counts = Counter(result.status for result in results)
+    print(f"{driver.name}: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    if json_file:
+        rows = [dataclasses.asdict(result) for result in results]
+        Path(json_file).write_text(json.dumps({"driver": driver.name, "results": rows}, indent=1) + "\n")
+        print(f"written: {json_file}")
+    if counts["fail"]:
+        return 1
+    if not counts["pass"]:
+        print("bringup check: nothing could be checked", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _driver_rows() -> list[tuple[str, str, str]]:
+    from bringup.driver_lookup import find_driver, list_drivers
+
+    rows = []
+    for name, source in list_drivers().items():
+        try:
+            count = str(find_driver(name).device_count())
+        except Exception as error:  # one broken driver must not hide the others
+            count = str(error)
+        rows.append((name, source, count))
+    return rows
+
+
+def _compiler() -> str:
+    command = [*os.environ.get("CXX", "c++").split(), "--version"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        return result.stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"none: {error}"
+
+
+def _autoload_state() -> str:
+    from importlib.metadata import entry_points
+
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        return "off: TORCH_DEVICE_BACKEND_AUTOLOAD is not 1; call bringup.activate"
+    if not any(entry.value.startswith("bringup.runtime:") for entry in entry_points(group="torch.backends")):
+        return "off: bringup is not installed in this Python (pip install --no-build-isolation -e .)"
+    return "on: `import torch` activates bringup"
+
+
+def _print_facts(facts: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        print(f"{name:<{width}}  {value}")
+
+
+def _print_table(columns: list[str], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)

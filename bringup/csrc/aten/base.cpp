@@ -1,0 +1,218 @@
+// The ops a backend must write itself: factories, views, storages, reading one number.
+#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <torch/library.h>
+
+#include <deque>
+
+#include "aten/host_call.h"
+#include "torch/allocator.h"
+#include "torch/host_allocator.h"
+
+namespace bringup {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+
+struct Options {
+  c10::ScalarType dtype;
+  c10::DeviceIndex index;
+};
+
+Options check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                      std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  const Options options{c10::dtype_or_default(dtype), resolve(device.value_or(c10::Device(kDeviceType)))};
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, "a tensor of layout ",
+                              c10::layout_or_default(layout), " cannot be created empty on ", Registry::get().type_name);
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  check_dtype(device_at(options.index), options.dtype);
+  return options;
+}
+
+Tensor finish(Tensor tensor) {
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory()))
+    at::native::fill_empty_deterministic_(tensor);
+  return tensor;
+}
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+Tensor empty(IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+             std::optional<c10::Device> device, std::optional<bool> pin_memory,
+             std::optional<c10::MemoryFormat> memory_format) {
+  const Options options = check_options(dtype, layout, device, pin_memory);
+  at::detail::check_size_nonnegative(size);
+  const auto type = c10::scalarTypeToTypeMeta(options.dtype);
+  const size_t nbytes = at::detail::computeStorageNbytesContiguous(size, type.itemsize());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(options.index, nbytes), kKeys, type);
+  if (size.size() != 1 || size[0] != 0) tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(size);
+  if (memory_format && *memory_format != c10::MemoryFormat::Contiguous)
+    tensor.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+  return finish(std::move(tensor));
+}
+
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<c10::ScalarType> dtype,
+                     std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                     std::optional<bool> pin_memory) {
+  const Options options = check_options(dtype, layout, device, pin_memory);
+  at::detail::check_size_nonnegative(size);
+  TORCH_CHECK(size.size() == stride.size(), "mismatch in length of strides and shape: ", size.size(), " sizes, ",
+              stride.size(), " strides");
+  const auto type = c10::scalarTypeToTypeMeta(options.dtype);
+  const size_t nbytes = at::detail::computeStorageNbytes(size, stride, type.itemsize());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(options.index, nbytes), kKeys, type);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return finish(std::move(tensor));
+}
+
+// A tensor of zeros that holds no memory: autograd's forward mode makes them.
+Tensor efficient_zero_tensor(IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                             std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  const Options options = check_options(dtype, layout, device, pin_memory);
+  static auto* allocators = [] { // one per device: the storage takes its device from the allocator
+    auto* made = new std::deque<at::native::ZeroTensorAllocator>();
+    for (int32_t i = 0; i < Registry::get().device_count(); ++i)
+      made->emplace_back(c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(i)));
+    return made;
+  }();
+  auto tensor = at::detail::empty_generic(size, &(*allocators)[options.index], kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                          options.dtype, std::nullopt);
+  return Tensor(std::move(tensor));
+}
+
+// ---- views ----
+
+Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
+Tensor reshape_alias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
+  return at::native::_reshape_alias(self, size, stride);
+}
+Tensor unfold(const Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  return at::native::unfold(self, dimension, size, step);
+}
+Tensor view_as_real(const Tensor& self) { return at::native::view_as_real(self); }
+Tensor view_as_complex(const Tensor& self) { return at::native::view_as_complex(self); }
+
+// ---- storages ----
+
+void ensure_storage(c10::TensorImpl* impl, size_t nbytes) {
+  if (impl->storage().nbytes() < nbytes) resize_storage(impl->storage(), nbytes);
+}
+
+const Tensor& resize_(const Tensor& self, IntArrayRef size, std::optional<c10::MemoryFormat> memory_format) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  const size_t old_nbytes = impl->storage().nbytes();
+  if (impl->sizes() != size) {
+    at::detail::check_size_nonnegative(size);
+    impl->set_sizes_contiguous(size);
+    ensure_storage(impl, at::detail::computeStorageNbytesContiguous(size, impl->itemsize(), impl->storage_offset()));
+  }
+  if (memory_format) {
+    TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
+    impl->empty_tensor_restride(*memory_format);
+  }
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory()))
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
+  return self;
+}
+
+Tensor& set_storage(Tensor& self, at::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  TORCH_CHECK(source.device().type() == kDeviceType, "set_: the storage is on ", source.device(), " and the tensor on ",
+              self.device());
+  TORCH_CHECK(size.size() == stride.size() || stride.empty(), "unequal size length (", size.size(),
+              ") and stride length (", stride.size(), ")");
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  if (stride.data() == nullptr) {
+    impl->set_sizes_contiguous(size);
+    ensure_storage(impl, at::detail::computeStorageNbytesContiguous(size, impl->itemsize(), offset));
+  } else {
+    at::detail::check_size_nonnegative(size);
+    impl->set_sizes_and_strides(size, stride);
+    ensure_storage(impl, at::detail::computeStorageNbytes(size, stride, impl->itemsize(), offset));
+  }
+  return self;
+}
+
+Tensor& set_whole_storage(Tensor& self, at::Storage source) {
+  const auto count = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  return set_storage(self, std::move(source), 0, {count}, {});
+}
+
+Tensor& set_from_tensor(Tensor& self, const Tensor& source) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  if (impl == source.unsafeGetTensorImpl()) return self;
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+Tensor& set_empty(Tensor& self) {
+  return set_storage(self, new_storage(self.device().index(), 0), 0, {0}, {});
+}
+
+void record_tensor_stream(Tensor& self, at::Stream stream) { record_stream(self.storage().data_ptr(), stream); }
+
+// ---- one number ----
+
+at::Scalar local_scalar_dense(const Tensor& self) {
+  const c10::DeviceIndex index = self.device().index();
+  Device& device = device_at(index);
+  const c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  alignas(16) char bytes[16];
+  translated([&] {
+    const int32_t stream = current_stream(index);
+    device.drain(stream);
+    const Location from = locate(impl, device);
+    if (device.spec().host_visible) {
+      std::memcpy(bytes, reinterpret_cast<const void*>(from.address + device.spec().host_offset), impl.itemsize());
+    } else {
+      device.copy(reinterpret_cast<uint64_t>(bytes), from.address, impl.itemsize(), BRINGUP_DEVICE_TO_HOST, stream,
+                  from.pointer());
+      device.drain(stream);
+    }
+  });
+  return AT_DISPATCH_V2(self.scalar_type(), "_local_scalar_dense", AT_WRAP([&] {
+                          scalar_t value;
+                          std::memcpy(&value, bytes, sizeof(value));
+                          return at::Scalar(value);
+                        }),
+                        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                        AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", TORCH_FN(empty));
+  library.impl("empty_strided", TORCH_FN(empty_strided));
+  library.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
+  library.impl("as_strided", TORCH_FN(as_strided));
+  library.impl("view", TORCH_FN(view));
+  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
+  library.impl("unfold", TORCH_FN(unfold));
+  library.impl("view_as_real", TORCH_FN(view_as_real));
+  library.impl("view_as_complex", TORCH_FN(view_as_complex));
+  library.impl("resize_", TORCH_FN(resize_));
+  library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  library.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
+  library.impl("set_.source_Tensor", TORCH_FN(set_from_tensor));
+  library.impl("set_", TORCH_FN(set_empty));
+  library.impl("record_stream", TORCH_FN(record_tensor_stream));
+  library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+}
+
+} // namespace bringup

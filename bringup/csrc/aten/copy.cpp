@@ -1,0 +1,202 @@
+// copy_ between every pair of devices, dtypes and layouts: bytes where bytes will do, the CPU's copy_ otherwise.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zero.h>
+#include <torch/library.h>
+
+#include "aten/route.h"
+#include "torch/allocator.h"
+#include "torch/host_allocator.h"
+
+namespace bringup {
+namespace {
+
+using at::Tensor;
+
+bool on_device(const Tensor& tensor) { return tensor.device().type() == kDeviceType; }
+
+// Both tensors are the same bytes in the same order, without gaps: then nothing needs to know the dtype.
+bool same_bytes(const Tensor& to, const Tensor& from) {
+  return to.scalar_type() == from.scalar_type() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg() &&
+         ((to.is_contiguous() && from.is_contiguous()) ||
+          (to.strides() == from.strides() && to.is_non_overlapping_and_dense()));
+}
+
+c10::Stream stream_of(c10::DeviceIndex index) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, index), current_stream(index));
+}
+
+void host_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
+  const c10::DeviceIndex index = to.device().index();
+  translated([&] {
+    Device& device = device_at(index);
+    const Location target = locate(*to.unsafeGetTensorImpl(), device);
+    device.copy(target.address, reinterpret_cast<uint64_t>(from.const_data_ptr()), to.nbytes(), BRINGUP_HOST_TO_DEVICE,
+                current_stream(index), target.pointer());
+    if (non_blocking && is_pinned(from.const_data_ptr()))
+      record_pinned(from.storage().data_ptr(), stream_of(index));
+    else
+      device.drain(current_stream(index)); // pageable memory may change as soon as we return
+  });
+}
+
+void device_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
+  const c10::DeviceIndex index = from.device().index();
+  translated([&] {
+    Device& device = device_at(index);
+    const Location source = locate(*from.unsafeGetTensorImpl(), device);
+    device.copy(reinterpret_cast<uint64_t>(to.mutable_data_ptr()), source.address, to.nbytes(), BRINGUP_DEVICE_TO_HOST,
+                current_stream(index), source.pointer());
+    if (non_blocking && is_pinned(to.const_data_ptr()))
+      record_pinned(to.storage().data_ptr(), stream_of(index));
+    else
+      device.drain(current_stream(index));
+  });
+}
+
+// Bytes inside one device. Partitioned storages of two placements, or at two offsets, take the general way.
+bool device_to_device(const Tensor& to, const Tensor& from) {
+  const c10::DeviceIndex index = to.device().index();
+  return translated([&] {
+    Device& device = device_at(index);
+    const Location target = locate(*to.unsafeGetTensorImpl(), device);
+    const Location source = locate(*from.unsafeGetTensorImpl(), device);
+    if (target.partitioned && (target.placement.kind != source.placement.kind ||
+                               target.placement.block != source.placement.block ||
+                               target.placement.offset != source.placement.offset))
+      return false;
+    device.copy(target.address, source.address, to.nbytes(), BRINGUP_DEVICE_TO_DEVICE, current_stream(index),
+                target.pointer());
+    return true;
+  });
+}
+
+// Two devices of one driver that can talk to each other. Streams on both sides wait for each other's work.
+bool peer_copy(const Tensor& to, const Tensor& from) {
+  const c10::DeviceIndex to_index = to.device().index(), from_index = from.device().index();
+  return translated([&] {
+    Device& target = device_at(to_index);
+    Device& source = device_at(from_index);
+    if (&target.driver != &source.driver || !target.spec().peer_copy || !target.driver.api.copy_peer ||
+        target.spec().partitions > 1 || source.spec().partitions > 1)
+      return false;
+    const int32_t to_stream = current_stream(to_index), from_stream = current_stream(from_index);
+    Event ready = source.record(from_stream);
+    source.wait(ready, target, to_stream);
+    source.destroy(ready);
+    auto& api = target.driver.api;
+    target.driver.check(api.copy_peer(api.self, target.local, locate(*to.unsafeGetTensorImpl(), target).address,
+                                      source.local, locate(*from.unsafeGetTensorImpl(), source).address, to.nbytes(),
+                                      target.stream_handle(to_stream)),
+                        "copy_peer", target.local);
+    target.mark_busy(to_stream);
+    Event copied = target.record(to_stream); // the source may be reused or overwritten only after this
+    target.wait(copied, source, from_stream);
+    target.destroy(copied);
+    return true;
+  });
+}
+
+// Any dtypes, strides and flags on one device (the other side may be a CPU tensor): the CPU's copy_ on stand-ins.
+void general_copy(const Tensor& to, const Tensor& from) {
+  HostCall call("aten::copy_");
+  call.add(to, /*cpu_allowed=*/true);
+  call.add(from, /*cpu_allowed=*/true);
+  call.prepare();
+  Tensor target = call.stand_in(to);
+  const Tensor source = call.stand_in(from);
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    at::_ops::copy_::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), target, source, false);
+  }
+  call.write_back(to, target);
+  if (call.device().spec().host_library && charges(call.device())) {
+    static OpRecord& record =
+        op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
+    charge(call.device(), record, {from}, {to});
+  }
+}
+
+void between_devices(const Tensor& to, const Tensor& from, bool non_blocking) {
+  if (same_bytes(to, from) && peer_copy(to, from)) return;
+  // Bring it into the shape the target wants on the source's side, then move plain bytes.
+  Tensor packed = from;
+  if (!same_bytes(to, from)) {
+    packed = at::empty(from.sizes(), from.options().dtype(to.scalar_type()));
+    packed.copy_(from);
+    Tensor arrived = at::empty(to.sizes(), to.options());
+    between_devices(arrived, packed, non_blocking);
+    const_cast<Tensor&>(to).copy_(arrived);
+    return;
+  }
+  Tensor host = at::empty_like(packed, packed.options().device(c10::kCPU));
+  device_to_host(host, packed, false);
+  host_to_device(to, host, false);
+}
+
+Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  TORCH_CHECK(self.defined(), "self is undefined");
+  TORCH_CHECK(source.defined(), "src is undefined");
+  if (self.is_same(source)) return self;
+  if (C10_UNLIKELY(source._is_zerotensor())) return self.zero_();
+  if (C10_UNLIKELY(self.layout() != c10::kStrided || source.layout() != c10::kStrided)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "copy_ from layout ", source.layout(), " to ", self.layout(), " on ",
+                                self.device(), ": convert them to dense tensors first");
+  }
+  if (source.is_complex() && !self.is_complex()) {
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
+  }
+  const Tensor from = source.sizes() == self.sizes() ? source : source.expand(self.sizes());
+  if (self.numel() == 0) return self;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      (self.is_cpu() || on_device(self)) && (from.is_cpu() || on_device(from)), "copy_ from ", from.device(), " to ",
+      self.device(), " is not possible directly: go through the CPU");
+
+  if (on_device(self) && on_device(from)) {
+    if (self.device() != from.device())
+      between_devices(self, from, non_blocking);
+    else if (!same_bytes(self, from) || !device_to_device(self, from))
+      general_copy(self, from);
+  } else if (!same_bytes(self, from)) {
+    // A conversion: done by the CPU on whichever side its memory is, unless that side is out of its sight.
+    const Tensor& far = on_device(self) ? self : from;
+    if (device_at(far.device().index()).spec().host_visible || !far.is_non_overlapping_and_dense()) {
+      general_copy(self, from);
+    } else if (on_device(self)) {
+      Tensor host = at::empty_like(self, self.options().device(c10::kCPU));
+      host_to_device(self, host.copy_(from), false);
+    } else {
+      Tensor host = at::empty_like(from, from.options().device(c10::kCPU));
+      device_to_host(host, from, false);
+      if (from.is_conj()) host._set_conj(true);
+      if (from.is_neg()) host._set_neg(true);
+      self.copy_(host);
+    }
+  } else if (on_device(self)) {
+    host_to_device(self, from, non_blocking);
+  } else {
+    device_to_host(self, from, non_blocking);
+  }
+  return self;
+}
+
+Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
+  Tensor target = dst;
+  return copy_(target, self, non_blocking);
+}
+
+Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("copy_", TORCH_FN(copy_));
+  library.impl("_copy_from", TORCH_FN(copy_from));
+  library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+}
+
+} // namespace bringup

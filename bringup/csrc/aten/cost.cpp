@@ -1,0 +1,71 @@
+// What an op costs a described chip: flops by formula for the heavy ops, one per element otherwise, and bytes moved.
+#include <unordered_map>
+
+#include "aten/route.h"
+
+namespace bringup {
+
+namespace {
+
+using Tensors = c10::ArrayRef<at::Tensor>;
+using Formula = double (*)(Tensors in, Tensors out);
+
+double elements(Tensors tensors) {
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined() && tensor.layout() == c10::kStrided) sum += static_cast<double>(tensor.numel());
+  return sum;
+}
+
+// `k` is the last dimension of the left factor: 2·k flops per output element.
+double matmul(Tensors in, Tensors out) { return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[0].size(-1)); }
+double matmul_with_bias(Tensors in, Tensors out) {
+  return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[1].size(-1)) + elements(out.slice(0, 1));
+}
+// Per output element: the weights of one filter.
+double convolution(Tensors in, Tensors out) {
+  const at::Tensor& weight = in[1];
+  return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+}
+double convolution_backward(Tensors in, Tensors) {
+  const at::Tensor& weight = in[2];
+  return 4.0 * static_cast<double>(in[0].numel()) * static_cast<double>(weight.numel()) /
+         static_cast<double>(weight.size(0));
+}
+double attention(Tensors in, Tensors) { // q·kᵀ and p·v
+  return 4.0 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].size(-2));
+}
+
+const std::unordered_map<std::string, Formula>& formulas() {
+  static const auto* table = new std::unordered_map<std::string, Formula>{
+      {"aten::mm", matmul},
+      {"aten::bmm", matmul},
+      {"aten::mv", matmul},
+      {"aten::dot", matmul},
+      {"aten::linear", matmul},
+      {"aten::addmm", matmul_with_bias},
+      {"aten::baddbmm", matmul_with_bias},
+      {"aten::addmv", matmul_with_bias},
+      {"aten::convolution_overrideable", convolution},
+      {"aten::convolution_backward_overrideable", convolution_backward},
+      {"aten::_scaled_dot_product_fused_attention_overrideable", attention}};
+  return *table;
+}
+
+} // namespace
+
+void charge(Device& device, const OpRecord& op, Tensors in, Tensors out) {
+  double bytes = 0;
+  int dtype = BRINGUP_FLOAT32;
+  for (Tensors side : {in, out})
+    for (const at::Tensor& tensor : side)
+      if (tensor.defined() && tensor.layout() == c10::kStrided) bytes += static_cast<double>(tensor.nbytes());
+  for (const at::Tensor& tensor : out)
+    if (tensor.defined()) dtype = dtype_code(tensor.scalar_type());
+  const auto formula = formulas().find(op.base_name);
+  const double flops =
+      formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out);
+  translated([&] { device.charge(current_stream(static_cast<c10::DeviceIndex>(device.index)), dtype, flops, bytes); });
+}
+
+} // namespace bringup

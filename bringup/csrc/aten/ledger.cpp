@@ -1,0 +1,181 @@
+// The fallback ledger: every op that left the device for the CPU, with what it cost, and the policy that allows it.
+#include "aten/ledger.h"
+
+#include <c10/util/Exception.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "torch/context.h"
+
+namespace bringup {
+
+namespace {
+
+struct Book {
+  std::shared_mutex mutex;
+  std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpRecord>> records;
+  std::map<std::string, Policy> overrides; // by aten::op or aten::op.overload
+  std::function<std::string()> capture;
+};
+Book& book() {
+  static auto* book = new Book();
+  return *book;
+}
+
+std::atomic<int> g_policy{static_cast<int>(Policy::allow)};
+
+// PyTorch's own kernels take these arguments from the CPU whatever the device of the rest.
+bool takes_cpu_tensors(const std::string& base) {
+  static const std::unordered_set<std::string> ops = {
+      "aten::index",           "aten::index_put",        "aten::index_put_",           "aten::_index_put_impl_",
+      "aten::_unsafe_index",   "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pad_packed_sequence",
+      "aten::tensor_split",    "aten::repeat_interleave", "aten::_ctc_loss",            "aten::_embedding_bag",
+      "aten::_fused_adam_",    "aten::_fused_adamw_",     "aten::_fused_sgd_",          "aten::_fused_adagrad_",
+      "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_",
+      "aten::_pack_padded_sequence_backward", "aten::_cudnn_ctc_loss"};
+  return ops.count(base) > 0;
+}
+
+std::optional<Policy> override_for(const OpRecord& op) {
+  auto& overrides = book().overrides;
+  if (auto it = overrides.find(op.name); it != overrides.end()) return it->second;
+  if (auto it = overrides.find(op.base_name); it != overrides.end()) return it->second;
+  return std::nullopt;
+}
+
+} // namespace
+
+Policy parse_policy(const std::string& text) {
+  for (Policy policy : {Policy::allow, Policy::warn, Policy::error})
+    if (text == policy_name(policy)) return policy;
+  TORCH_CHECK_VALUE(false, "a fallback policy is allow, warn or error, not '", text, "'");
+}
+
+const char* policy_name(Policy policy) {
+  constexpr const char* names[] = {"allow", "warn", "error"};
+  return names[static_cast<int>(policy)];
+}
+
+OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
+    : schema(op_schema),
+      base_name(op_schema.name()),
+      name(op_schema.name() + (op_schema.overload_name().empty() ? "" : "." + op_schema.overload_name())),
+      cpu_tensors_allowed(takes_cpu_tensors(op_schema.name())) {
+  for (const auto& argument : schema.arguments())
+    mutated.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+  for (const auto& result : schema.returns()) {
+    int source = -1;
+    if (const auto* alias = result.alias_info()) {
+      if (!alias->isWrite()) returns_view = true;
+      for (size_t i = 0; i < schema.arguments().size(); ++i)
+        if (const auto* other = schema.arguments()[i].alias_info();
+            other && other->isWrite() && other->beforeSets() == alias->beforeSets())
+          source = static_cast<int>(i);
+    }
+    returned_argument.push_back(source);
+  }
+}
+
+Policy OpRecord::policy() const {
+  const int own = own_policy.load(std::memory_order_relaxed);
+  return static_cast<Policy>(own >= 0 ? own : g_policy.load(std::memory_order_relaxed));
+}
+
+OpRecord& op_record(const c10::FunctionSchema& schema) {
+  // Schemas of registered ops do not move, so their address is a key; a few entries per thread save the lock.
+  struct Cached {
+    const c10::FunctionSchema* schema = nullptr;
+    OpRecord* record = nullptr;
+  };
+  thread_local Cached cache[256];
+  Cached& slot = cache[(reinterpret_cast<uintptr_t>(&schema) >> 6) & 255];
+  if (C10_LIKELY(slot.schema == &schema)) return *slot.record;
+  {
+    std::shared_lock<std::shared_mutex> lock(book().mutex);
+    if (auto it = book().records.find(&schema); it != book().records.end()) {
+      slot = {&schema, it->second.get()};
+      return *slot.record;
+    }
+  }
+  auto fresh = std::make_unique<OpRecord>(schema);
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  auto [it, inserted] = book().records.emplace(&schema, std::move(fresh));
+  if (inserted)
+    if (auto policy = override_for(*it->second)) it->second->own_policy = static_cast<int>(*policy);
+  slot = {&schema, it->second.get()};
+  return *slot.record;
+}
+
+void note_fallback(OpRecord& op, int device) {
+  const Policy policy = op.policy();
+  const std::string where = Registry::get().type_name + ":" + std::to_string(device);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      policy != Policy::error, op.name, " has no kernel on ", where,
+      " and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have run on the CPU");
+  op.device.store(device, std::memory_order_relaxed);
+  if (op.seen.exchange(true)) return;
+  std::function<std::string()> capture;
+  {
+    std::shared_lock<std::shared_mutex> lock(book().mutex);
+    capture = book().capture;
+  }
+  std::string stack = capture ? capture() : ""; // takes the GIL: outside the lock
+  {
+    std::unique_lock<std::shared_mutex> lock(book().mutex);
+    op.stack = std::move(stack);
+  }
+  if (policy == Policy::warn)
+    TORCH_WARN(op.name, " has no kernel on ", where, " and runs on the CPU; bringup.fallbacks() counts such calls");
+}
+
+std::vector<LedgerRow> ledger_rows() {
+  std::shared_lock<std::shared_mutex> lock(book().mutex);
+  std::vector<LedgerRow> rows;
+  for (const auto& [schema, op] : book().records)
+    if (const uint64_t calls = op->calls.load())
+      rows.push_back({op->name, op->stack, calls, op->bytes.load(), static_cast<double>(op->nanoseconds.load()) * 1e-6,
+                      op->device.load()});
+  return rows;
+}
+
+void ledger_reset() {
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  for (auto& [schema, op] : book().records) {
+    op->calls = op->bytes = op->nanoseconds = 0;
+    op->seen = false;
+    op->stack.clear();
+  }
+}
+
+void set_policy(Policy policy) { g_policy = static_cast<int>(policy); }
+Policy global_policy() { return static_cast<Policy>(g_policy.load()); }
+
+void set_op_policy(const std::string& op, std::optional<Policy> policy) {
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  if (policy)
+    book().overrides[op] = *policy;
+  else
+    book().overrides.erase(op);
+  for (auto& [schema, record] : book().records) {
+    const auto own = override_for(*record);
+    record->own_policy = own ? static_cast<int>(*own) : -1;
+  }
+}
+
+std::map<std::string, std::string> op_policies() {
+  std::shared_lock<std::shared_mutex> lock(book().mutex);
+  std::map<std::string, std::string> result;
+  for (const auto& [op, policy] : book().overrides) result[op] = policy_name(policy);
+  return result;
+}
+
+void set_stack_capture(std::function<std::string()> capture) {
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  book().capture = std::move(capture);
+}
+
+} // namespace bringup

@@ -1,0 +1,62 @@
+// The fallback ledger: every op that left the device for the CPU, with what it cost, and the policy that allows it.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bringup {
+
+enum class Policy : int { allow, warn, error };
+
+Policy parse_policy(const std::string& text); // ValueError that lists the three words
+const char* policy_name(Policy policy);
+
+// What the core knows of one ATen overload; made on its first call, never freed.
+struct OpRecord {
+  explicit OpRecord(const c10::FunctionSchema& schema);
+
+  const c10::FunctionSchema& schema;
+  std::string base_name; // aten::add
+  std::string name;      // aten::add.Tensor
+  std::vector<bool> mutated;          // per argument
+  std::vector<int> returned_argument; // per return: the argument it is, or -1
+  bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)
+  bool cpu_tensors_allowed = false;   // lengths and indices that PyTorch itself accepts on the CPU
+
+  // The ledger's row.
+  std::atomic<uint64_t> calls{0}, bytes{0}, nanoseconds{0};
+  std::atomic<int> device{-1};
+  std::atomic<bool> seen{false};
+  std::string stack; // written once, under the ledger's mutex
+
+  Policy policy() const;
+  std::atomic<int> own_policy{-1}; // -1: the global one
+};
+
+OpRecord& op_record(const c10::FunctionSchema& schema);
+
+// Before a fallback: applies the policy (warns, or raises an error that names the op) and notes the first stack.
+void note_fallback(OpRecord& op, int device);
+
+struct LedgerRow {
+  std::string op, stack;
+  uint64_t calls, bytes;
+  double milliseconds;
+  int device;
+};
+std::vector<LedgerRow> ledger_rows();
+void ledger_reset();
+void set_policy(Policy policy);
+Policy global_policy();
+void set_op_policy(const std::string& op, std::optional<Policy> policy);
+std::map<std::string, std::string> op_policies();
+// Gives the Python stack as text; called at most once per op.
+void set_stack_capture(std::function<std::string()> capture);
+
+} // namespace bringup

@@ -1,0 +1,189 @@
+// Ops that have neither a CPU kernel nor a composite one under their own name: convolution, attention, recurrent cells.
+#include <ATen/SDPBackend.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "aten/route.h"
+
+namespace bringup {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
+const c10::OperatorHandle& op_named(const char* name) {
+  static auto* found = new std::unordered_map<std::string, c10::OperatorHandle>();
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto it = found->find(name);
+  if (it == found->end()) it = found->emplace(name, c10::Dispatcher::singleton().findSchemaOrThrow(name, "")).first;
+  return it->second;
+}
+
+// ---- convolution: the CPU chooses its own algorithm ----
+
+void convolution_overrideable(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  const auto& target = op_named("aten::convolution");
+  route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
+}
+
+void convolution_backward_overrideable(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  // (grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups, output_mask): the CPU's
+  // op also wants the sizes of the bias, after the weight.
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const Tensor weight = (*stack)[first + 2].toTensor();
+  const bool transposed = (*stack)[first + 6].toBool();
+  const int64_t groups = (*stack)[first + 8].toInt();
+  const std::vector<int64_t> bias_sizes = {transposed ? weight.size(1) * groups : weight.size(0)};
+  stack->insert(stack->begin() + static_cast<int64_t>(first) + 3, c10::IValue(bias_sizes));
+  const auto& target = op_named("aten::convolution_backward");
+  route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
+}
+
+// ---- attention: the CPU's flash kernel where it would take it, else the math composite on the device ----
+
+int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                         double dropout, bool causal, std::optional<double> scale, bool gqa) {
+  HostCall call("aten::_fused_sdp_choice");
+  for (const Tensor* tensor : {&query, &key, &value}) call.add(*tensor);
+  if (mask) call.add(*mask);
+  constexpr auto math = static_cast<int64_t>(at::SDPBackend::math);
+  if (!call.device().spec().host_library || gqa) return math;
+  auto stand_in = [&](const Tensor& tensor) { // the choice looks at requires_grad: aliases must show it
+    Tensor alias = call.stand_in(tensor);
+    if (tensor.requires_grad()) alias.set_requires_grad(true);
+    return alias;
+  };
+  const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(
+      kCpu, stand_in(query), stand_in(key), stand_in(value), mask ? OptionalTensor(stand_in(*mask)) : mask, dropout,
+      causal, scale, gqa);
+  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention) ? static_cast<int64_t>(at::SDPBackend::overrideable)
+                                                                         : math;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
+    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout, bool causal,
+    bool, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "fused attention on ", query.device(),
+                              " has no dropout: scaled_dot_product_attention chooses the math form by itself");
+  HostCall call("aten::_scaled_dot_product_fused_attention_overrideable");
+  for (const Tensor* tensor : {&query, &key, &value}) call.add(*tensor);
+  if (bias) call.add(*bias);
+  call.prepare();
+  std::tuple<Tensor, Tensor> cpu;
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
+    cpu = at::_ops::_scaled_dot_product_flash_attention_for_cpu::redispatch(
+        kCpu, call.stand_in(query), call.stand_in(key), call.stand_in(value), dropout, causal,
+        bias ? OptionalTensor(call.stand_in(*bias)) : bias, scale);
+  }
+  const auto none = at::empty({0}, query.options().dtype(at::kLong));
+  Tensor output = call.result(std::get<0>(cpu));
+  if (charges(call.device())) {
+    static OpRecord& record = op_record(op_named("aten::_scaled_dot_product_fused_attention_overrideable").schema());
+    charge(call.device(), record, {query, key, value}, {output});
+  }
+  return {output, call.result(std::get<1>(cpu)), none, none, query.sym_size(2), key.sym_size(2), none, none, none};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> fused_attention_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    std::array<bool, 4> wanted, const Tensor& output, const Tensor& logsumexp, const Tensor&, const Tensor&,
+    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor&, const Tensor&, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
+                              query.device(), " is not available: choose SDPBackend.MATH");
+  HostCall call("aten::_scaled_dot_product_fused_attention_overrideable_backward");
+  for (const Tensor* tensor : {&grad, &query, &key, &value, &bias, &output, &logsumexp}) call.add(*tensor);
+  call.prepare();
+  std::tuple<Tensor, Tensor, Tensor> cpu;
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
+    cpu = at::_ops::_scaled_dot_product_flash_attention_for_cpu_backward::redispatch(
+        kCpu, call.stand_in(grad), call.stand_in(query), call.stand_in(key), call.stand_in(value),
+        call.stand_in(output), call.stand_in(logsumexp), dropout, causal,
+        bias.defined() ? OptionalTensor(call.stand_in(bias)) : std::nullopt, scale);
+  }
+  return {call.result(std::get<0>(cpu)), call.result(std::get<1>(cpu)), call.result(std::get<2>(cpu)), Tensor()};
+}
+
+// ---- recurrent cells, written in device ops: at::lstm and at::gru call these for every accelerator ----
+
+Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
+  return bias && bias->defined() ? gates + *bias : gates;
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
+                                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const Tensor gates = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
+  auto part = gates.unsafe_chunk(4, 1);
+  const Tensor in = part[0].sigmoid(), forget = part[1].sigmoid(), cell = part[2].tanh(), out = part[3].sigmoid();
+  const Tensor cy = forget * cx + in * cell;
+  return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
+                                                      const Tensor& cx, const Tensor& cy, const Tensor& workspace,
+                                                      bool has_bias) {
+  auto part = workspace.unsafe_chunk(4, 1);
+  const Tensor &in = part[0], &forget = part[1], &cell = part[2], &out = part[3];
+  const Tensor tanh_cy = cy.tanh();
+  const Tensor dh = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(cx);
+  Tensor dc = dh * out * (1 - tanh_cy * tanh_cy);
+  if (grad_cy && grad_cy->defined()) dc = dc + *grad_cy;
+  const Tensor grad_gates = at::cat({dc * cell * in * (1 - in), dc * cx * forget * (1 - forget),
+                                     dc * in * (1 - cell * cell), dh * tanh_cy * out * (1 - out)},
+                                    1);
+  return {grad_gates, dc * forget, has_bias ? grad_gates.sum(0) : Tensor()};
+}
+
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
+                                    const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  auto from_input = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
+  auto from_hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
+  const Tensor reset = (from_input[0] + from_hidden[0]).sigmoid(), update = (from_input[1] + from_hidden[1]).sigmoid();
+  const Tensor fresh = (from_input[2] + reset * from_hidden[2]).tanh();
+  return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, from_hidden[2]}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace,
+                                                                     bool has_bias) {
+  auto part = workspace.unsafe_chunk(5, 1);
+  const Tensor &reset = part[0], &update = part[1], &fresh = part[2], &hx = part[3], &hidden = part[4];
+  const Tensor d_fresh = grad_hy * (1 - update) * (1 - fresh * fresh);
+  const Tensor d_update = grad_hy * (hx - fresh) * update * (1 - update);
+  const Tensor d_reset = d_fresh * hidden * reset * (1 - reset);
+  const Tensor grad_input = at::cat({d_reset, d_update, d_fresh}, 1);
+  const Tensor grad_hidden = at::cat({d_reset, d_update, d_fresh * reset}, 1);
+  return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0) : Tensor(),
+          has_bias ? grad_hidden.sum(0) : Tensor()};
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
+  library.impl("convolution_backward_overrideable",
+               torch::CppFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
+  library.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  library.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention));
+  library.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fused_attention_backward));
+  library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
+  library.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
+  library.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
+  library.impl("_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward));
+}
+
+} // namespace bringup

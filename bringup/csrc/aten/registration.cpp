@@ -1,0 +1,79 @@
+// Which ops go the boxed route, read from the dispatcher itself: it knows what this torch has and what the CPU can do.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "aten/route.h"
+#include "torch/context.h"
+
+namespace bringup {
+namespace {
+
+using c10::DispatchKey;
+
+// Where the CPU has a kernel of its own, a composite one would hide it, and the ledger would see only its parts.
+bool hidden_by_composite(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(DispatchKey::CPU)) {
+    // foreach ops have only a composite loop: running that loop inside one call saves a dispatch per tensor.
+    return op.schema().name().rfind("aten::_foreach_", 0) == 0 &&
+           op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd);
+  }
+  // Not CompositeImplicit: its kernel is also the op's autograd formula, which a backend kernel would switch off.
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns())
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  return false;
+}
+
+// These run on the device by composition of other ops, and their CPU kernels would undo that or draw CPU numbers.
+bool keeps_composite(const std::string& name) {
+  static const std::unordered_set<std::string> ops = {"aten::convolution", "aten::copy"};
+  return ops.count(name) > 0;
+}
+
+void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
+                              Registry::get().type_name, " devices; dequantize() first, or keep the tensor on the CPU");
+}
+
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": nested tensors (strided layout) cannot live on ",
+                              Registry::get().type_name, " devices; use layout=torch.jagged or pad them");
+}
+
+} // namespace
+
+void register_library_ops() {
+  static std::vector<torch::Library>* libraries = new std::vector<torch::Library>();
+  auto fallback = [&](DispatchKey key, torch::CppFunction&& function) {
+    libraries->emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    libraries->back().fallback(std::move(function));
+  };
+  fallback(DispatchKey::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+
+  auto& dispatcher = c10::Dispatcher::singleton();
+  libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  torch::Library& aten = libraries->back();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    const std::string full = toString(name);
+    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
+      registered_routes().try_emplace(full, "native");
+      continue;
+    }
+    if (!hidden_by_composite(*op) || keeps_composite(name.name) || returns_view(op->schema())) continue;
+    aten.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
+    registered_routes().emplace(full, "library");
+  }
+}
+
+} // namespace bringup

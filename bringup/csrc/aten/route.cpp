@@ -1,0 +1,153 @@
+// The boxed route: any op, on CPU kernels over device memory, as the chip's own library or as a counted fallback.
+#include "aten/route.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+
+#include "torch/generator.h"
+
+namespace bringup {
+
+namespace {
+
+c10::DispatchKey cpu_key_for(c10::DispatchKeySet keys) {
+  if (keys.has(c10::DispatchKey::SparsePrivateUse1)) return c10::DispatchKey::SparseCPU;
+  if (keys.has(c10::DispatchKey::SparseCsrPrivateUse1)) return c10::DispatchKey::SparseCsrCPU;
+  return c10::DispatchKey::CPU;
+}
+
+bool is_generator(const c10::Argument& argument) {
+  const auto* type = argument.real_type().get();
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) type = optional->getElementType().get();
+  return type->kind() == c10::TypeKind::GeneratorType;
+}
+
+template <class F>
+void each_tensor(const c10::IValue& value, F&& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& tensor : value.toOptionalTensorVector())
+      if (tensor) visit(*tensor);
+  }
+}
+
+template <class F>
+c10::IValue map_tensors(const c10::IValue& value, F&& replace) {
+  if (value.isTensor()) return replace(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replace(tensor));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& tensor : value.toOptionalTensorVector())
+      list.push_back(tensor ? std::optional<at::Tensor>(replace(*tensor)) : std::nullopt);
+    return list;
+  }
+  return value;
+}
+
+// CPU kernels know only CPU generators: one seeded from the device's own stream of numbers (trap 17).
+at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex index) {
+  const auto given = value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator());
+  const PhiloxState state = generator_for(given, index).reserve();
+  return at::make_generator<at::CPUGeneratorImpl>(state.seed * 0x9E3779B97F4A7C15ULL + state.offset);
+}
+
+uint64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::DispatchKey cpu_key, torch::jit::Stack* stack) {
+  const auto& arguments = record.schema.arguments();
+  const size_t first = stack->size() - arguments.size();
+  HostCall call(record.name.c_str());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = (*stack)[first + i];
+    each_tensor(value, [&](const at::Tensor& tensor) { call.add(tensor, record.cpu_tensors_allowed); });
+    if (value.isDevice() && value.toDevice().type() == kDeviceType) call.set_device(resolve(value.toDevice()));
+  }
+  if (!call.has_device()) call.set_device(current_device());
+  TORCH_CHECK_NOT_IMPLEMENTED(!record.returns_view, record.name, " returns a view and has no kernel of its own on ",
+                              call.device().label(), ": a fallback would return a copy");
+  TORCH_CHECK_NOT_IMPLEMENTED(target.hasComputedKernelForDispatchKey(cpu_key), record.name, " has no kernel on ",
+                              call.device().label(), ", and none on the CPU (", c10::toString(cpu_key),
+                              ") to fall back to");
+  const bool library = translated([&] { return call.device().spec().host_library != 0; });
+  if (!library) note_fallback(record, call.index());
+  const uint64_t started = library ? 0 : now();
+
+  call.prepare();
+  c10::SmallVector<c10::IValue, 8> originals(stack->begin() + first, stack->end());
+  c10::SmallVector<c10::IValue, 8> stand_ins;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[first + i];
+    if (value.isDevice())
+      value = c10::Device(c10::kCPU);
+    else if ((value.isNone() || value.isGenerator()) && is_generator(arguments[i]))
+      value = cpu_generator_from(value, call.index());
+    else
+      value = map_tensors(value, [&](const at::Tensor& tensor) { return call.stand_in(tensor); });
+    stand_ins.push_back(value);
+  }
+  {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
+    target.redispatchBoxed(c10::DispatchKeySet(cpu_key), stack);
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!record.mutated[i]) continue;
+    std::vector<at::Tensor> before, after;
+    each_tensor(originals[i], [&](const at::Tensor& tensor) { before.push_back(tensor); });
+    each_tensor(stand_ins[i], [&](const at::Tensor& tensor) { after.push_back(tensor); });
+    for (size_t k = 0; k < before.size(); ++k) call.write_back(before[k], after[k]);
+  }
+  const size_t returns = record.schema.returns().size();
+  const size_t base = stack->size() - returns;
+  for (size_t i = 0; i < returns; ++i) {
+    c10::IValue& value = (*stack)[base + i];
+    const int source = record.returned_argument[i];
+    if (source >= 0)
+      value = originals[source];
+    else
+      value = map_tensors(value, [&](const at::Tensor& tensor) { return call.result(tensor); });
+  }
+
+  if (library) {
+    if (charges(call.device())) {
+      std::vector<at::Tensor> in, out;
+      for (const auto& value : originals) each_tensor(value, [&](const at::Tensor& tensor) { in.push_back(tensor); });
+      for (size_t i = 0; i < returns; ++i)
+        each_tensor((*stack)[base + i], [&](const at::Tensor& tensor) { out.push_back(tensor); });
+      charge(call.device(), record, in, out);
+    }
+    return;
+  }
+  record.calls.fetch_add(1, std::memory_order_relaxed);
+  record.bytes.fetch_add(call.bytes_moved(), std::memory_order_relaxed);
+  record.nanoseconds.fetch_add(now() - started, std::memory_order_relaxed);
+}
+
+void route(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  route_to(op_record(op.schema()), op, cpu_key_for(keys), stack);
+}
+
+void route_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  route_to(op_record(op.schema()), op, c10::DispatchKey::CPU, stack);
+}
+
+std::map<std::string, std::string>& registered_routes() {
+  static auto* routes = new std::map<std::string, std::string>();
+  return *routes;
+}
+
+} // namespace bringup

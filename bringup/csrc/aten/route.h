@@ -1,0 +1,30 @@
+// The boxed route: any op, on CPU kernels over device memory, as the chip's own library or as a counted fallback.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <map>
+#include <string>
+
+#include "aten/host_call.h"
+#include "aten/ledger.h"
+
+namespace bringup {
+
+// The kernel behind every op that has no better one. Registered as the backend fallback and explicitly where a
+// composite kernel would hide the CPU's own (trap 15).
+void route(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+// The same for callers that know the tensors to be dense.
+void route_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// The same work under another op's CPU kernel: convolution_overrideable runs aten::convolution.
+void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::DispatchKey cpu_key, torch::jit::Stack* stack);
+
+// A device whose library is ATen's CPU code spends time as a described chip would, if it has a clock for that.
+void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs, c10::ArrayRef<at::Tensor> outputs);
+inline bool charges(Device& device) { return device.driver.api.charge != nullptr && device.spec().peak_flops > 0; }
+
+// Name with overload → library | native | random | composite | error, for `bringup ops`.
+std::map<std::string, std::string>& registered_routes();
+
+} // namespace bringup

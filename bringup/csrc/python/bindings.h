@@ -1,0 +1,10 @@
+// Parts of bringup._C that live in files of their own.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace bringup {
+
+void bind_storages(pybind11::module_& module);
+
+} // namespace bringup

@@ -1,0 +1,251 @@
+// bringup._C: the core's functions as Python sees them (documented in bringup/_C.pyi).
+#include <torch/csrc/utils/pybind.h>
+
+#include <time.h>
+
+#include "aten/ledger.h"
+#include "aten/route.h"
+#include "python/bindings.h"
+#include "torch/allocator.h"
+#include "torch/context.h"
+#include "torch/generator.h"
+
+namespace py = pybind11;
+
+namespace bringup {
+namespace {
+
+// ---- the GIL around the places where the runtime blocks ----
+
+void* let_gil_go() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+void take_gil_back(void* token) { PyEval_RestoreThread(static_cast<PyThreadState*>(token)); }
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// ---- host functions ----
+
+struct Callback {
+  py::object function;
+};
+
+void run_callback(void* argument) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  std::unique_ptr<Callback> callback(static_cast<Callback*>(argument));
+  try {
+    callback->function();
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("a host function of a device stream");
+  }
+}
+
+void host_function(int device, int64_t stream, py::object function) {
+  if (!PyCallable_Check(function.ptr())) throw py::type_error("a host function must be callable");
+  auto callback = std::make_unique<Callback>(Callback{std::move(function)});
+  py::gil_scoped_release no_gil;
+  translated([&] {
+    device_at(static_cast<c10::DeviceIndex>(device)).host_function(static_cast<int32_t>(stream), &run_callback, callback.get());
+  });
+  callback.release(); // run_callback owns it now
+}
+
+void nap(void* argument) {
+  std::unique_ptr<int64_t> nanoseconds(static_cast<int64_t*>(argument));
+  timespec time{static_cast<time_t>(*nanoseconds / 1000000000), static_cast<long>(*nanoseconds % 1000000000)};
+  nanosleep(&time, nullptr);
+}
+
+void sleep(int device, int64_t stream, double milliseconds) {
+  TORCH_CHECK_VALUE(milliseconds >= 0, "a stream cannot sleep ", milliseconds, " ms");
+  auto nanoseconds = std::make_unique<int64_t>(static_cast<int64_t>(milliseconds * 1e6));
+  translated([&] {
+    device_at(static_cast<c10::DeviceIndex>(device)).host_function(static_cast<int32_t>(stream), &nap, nanoseconds.get());
+  });
+  nanoseconds.release();
+}
+
+// ---- descriptions ----
+
+py::dict device_spec(int index) {
+  Device& device = device_at(static_cast<c10::DeviceIndex>(index));
+  bringup_device_spec spec;
+  {
+    py::gil_scoped_release no_gil;
+    spec = translated([&] { return device.spec(); });
+  }
+  py::dict fields;
+  fields["name"] = std::string(spec.name);
+  fields["memory_bytes"] = spec.memory_bytes;
+  fields["alignment"] = spec.alignment;
+  fields["dtypes"] = spec.dtypes;
+  fields["host_visible"] = spec.host_visible != 0;
+  fields["host_offset"] = spec.host_offset;
+  fields["host_library"] = spec.host_library != 0;
+  fields["partitions"] = spec.partitions;
+  fields["default_placement"] = py::make_tuple(spec.default_placement.kind, spec.default_placement.block);
+  fields["peer_copy"] = spec.peer_copy != 0;
+  fields["capability"] = py::make_tuple(spec.capability_major, spec.capability_minor);
+  fields["peak_flops"] = spec.peak_flops;
+  fields["peak_bandwidth"] = spec.peak_bandwidth;
+  fields["asynchronous"] = device.driver.asynchronous;
+  return fields;
+}
+
+py::list memory_snapshot(int index) {
+  py::list segments;
+  for (const SegmentSnapshot& segment : device_at(static_cast<c10::DeviceIndex>(index)).memory().snapshot()) {
+    py::dict row;
+    row["device"] = index;
+    row["address"] = segment.address;
+    row["total_size"] = segment.size;
+    row["stream"] = segment.stream;
+    row["segment_type"] = segment.large ? "large" : "small";
+    uint64_t allocated = 0, active = 0;
+    py::list blocks;
+    for (const BlockSnapshot& block : segment.blocks) {
+      py::dict entry;
+      entry["address"] = block.address;
+      entry["size"] = block.size;
+      entry["requested_size"] = block.requested;
+      entry["state"] = block.allocated ? "active_allocated" : block.active ? "active_pending_free" : "inactive";
+      if (block.allocated) allocated += block.size;
+      if (block.active) active += block.size;
+      blocks.append(entry);
+    }
+    row["allocated_size"] = allocated;
+    row["active_size"] = active;
+    row["blocks"] = blocks;
+    segments.append(row);
+  }
+  return segments;
+}
+
+py::list ledger() {
+  py::list rows;
+  for (const LedgerRow& row : ledger_rows()) {
+    py::dict entry;
+    entry["op"] = row.op;
+    entry["calls"] = row.calls;
+    entry["bytes"] = row.bytes;
+    entry["ms"] = row.milliseconds;
+    entry["stack"] = row.stack;
+    entry["device"] = row.device;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+void capture_stacks_with(py::object function) {
+  if (function.is_none()) {
+    set_stack_capture(nullptr);
+    return;
+  }
+  // Never freed: the last fallback may happen while the interpreter goes down.
+  auto* kept = new py::object(std::move(function));
+  set_stack_capture([kept]() -> std::string {
+    if (!Py_IsInitialized()) return "";
+    py::gil_scoped_acquire gil;
+    try {
+      return (*kept)().cast<std::string>();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("the fallback ledger's stack capture");
+      return "";
+    }
+  });
+}
+
+void attach(const std::string& type_name) {
+  static bool attached = false;
+  TORCH_CHECK(!attached, "bringup is attached to PyTorch already");
+  attached = true;
+  Registry::get().type_name = type_name;
+  blocking_hooks = {&let_gil_go, &take_gil_back};
+  register_guard();
+  register_allocator();
+  register_host_allocator();
+  register_hooks();
+  register_library_ops();
+}
+
+} // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.attr("TORCH_VERSION") = BRINGUP_TORCH_VERSION;
+
+  module.def(
+      "register_driver",
+      [](uintptr_t table, const std::string& name) {
+        const int32_t first =
+            translated([&] { return Registry::get().add(reinterpret_cast<const bringup_driver*>(table), name); });
+        return py::make_tuple(first, Registry::get().device_count() - first);
+      },
+      py::arg("struct_address"), py::arg("name"));
+  module.def("attach", &attach, py::arg("type_name"));
+  module.def("device_count", [] { return Registry::get().device_count(); });
+  module.def("driver_of", [](int device) {
+    Device& found = device_at(static_cast<c10::DeviceIndex>(device));
+    return py::make_tuple(found.driver.name, found.local);
+  });
+  module.def("current_device", [] { return static_cast<int>(current_device()); });
+  module.def("set_device", [](int device) {
+    device_at(static_cast<c10::DeviceIndex>(device));
+    set_current_device(static_cast<c10::DeviceIndex>(device));
+  });
+  module.def("exchange_device", [](int device) {
+    const int previous = current_device();
+    if (device >= 0) {
+      device_at(static_cast<c10::DeviceIndex>(device));
+      set_current_device(static_cast<c10::DeviceIndex>(device));
+    }
+    return previous;
+  });
+  module.def(
+      "ensure_open",
+      [](int device) { translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).ensure_open(); }); }, NoGil());
+  module.def("is_open", [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).is_open(); });
+  module.def("device_spec", &device_spec);
+  module.def(
+      "clock",
+      [](int device) { return translated([&] { return device_at(static_cast<c10::DeviceIndex>(device)).clock(); }); },
+      NoGil());
+  module.def(
+      "synchronize",
+      [](int device) { translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).synchronize(); }); }, NoGil());
+  module.def(
+      "shut_down",
+      [] {
+        fence_autograd_workers();
+        Registry::get().shut_down();
+      },
+      NoGil());
+  module.def("in_bad_fork", [] { return Registry::get().in_bad_fork(); });
+
+  module.def("sleep", &sleep, NoGil());
+  module.def("host_function", &host_function);
+
+  module.def("memory_snapshot", &memory_snapshot);
+  module.def("memory_summary",
+             [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).memory().summary(); });
+  module.def("set_memory_fraction", [](int device, double fraction) {
+    TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "a memory fraction lies between 0 and 1, got ", fraction);
+    translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).memory().set_fraction(fraction); });
+  });
+  module.def("get_memory_fraction",
+             [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).memory().fraction(); });
+  module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
+
+  module.def("ledger", &ledger);
+  module.def("ledger_reset", &ledger_reset);
+  module.def("set_fallback_policy", [](const std::string& policy) { set_policy(parse_policy(policy)); });
+  module.def("fallback_policy", [] { return std::string(policy_name(global_policy())); });
+  module.def("set_op_policy", [](const std::string& op, std::optional<std::string> policy) {
+    set_op_policy(op, policy ? std::optional<Policy>(parse_policy(*policy)) : std::nullopt);
+  });
+  module.def("op_policies", &op_policies);
+  module.def("set_stack_capture", &capture_stacks_with);
+  module.def("routes", [] { return registered_routes(); });
+
+  bind_storages(module);
+}
+
+} // namespace bringup

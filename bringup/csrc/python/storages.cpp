@@ -1,0 +1,137 @@
+// What Python can do with one storage: its metadata, its placement over partitions, sharing it with another process.
+#include "python/bindings.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "torch/allocator.h"
+#include "torch/context.h"
+
+namespace py = pybind11;
+
+namespace bringup {
+namespace {
+
+StorageImpl* ours(const c10::Storage& storage) {
+  TORCH_CHECK_VALUE(storage.device_type() == kDeviceType, "expected a storage of a ", Registry::get().type_name,
+                    " device, got one on ", storage.device());
+  StorageImpl* extras = extras_of(storage.unsafeGetStorageImpl());
+  TORCH_CHECK_VALUE(extras, "this storage was made over memory that bringup does not manage: it has no metadata and no "
+                            "placement");
+  return extras;
+}
+
+// Moves the bytes into memory of another placement and lets the storage own that instead.
+void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
+  StorageImpl* impl = ours(storage);
+  const c10::DeviceIndex index = storage.device().index();
+  translated([&] {
+    Device& device = device_at(index);
+    bringup_placement target{kind, 0, block, 0}, source = impl->placement;
+    source.offset = 0;
+    if (kind > BRINGUP_PARTIAL || (kind == BRINGUP_SHARD && (block == 0 || block % 8)))
+      throw Error(BRINGUP_INVALID, "a placement is single, replicate, shard (with a block of a multiple of 8 bytes) or "
+                                   "partial; got kind " + std::to_string(kind) + ", block " + std::to_string(block));
+    if (device.spec().partitions <= 1 && kind != BRINGUP_SINGLE)
+      throw Error(BRINGUP_INVALID, device.label() + " has one partition: its storages are always single");
+    if (source.kind == target.kind && source.block == target.block) return;
+    if (!device.driver.api.relayout)
+      throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name + "' has no relayout");
+    const uint64_t nbytes = impl->nbytes();
+    if (nbytes == 0) {
+      impl->placement = target;
+      return;
+    }
+    Block* fresh = device.memory().allocate(device.physical_bytes(nbytes, target), current_stream(index));
+    const c10::DataPtr& old = impl->data_ptr();
+    auto& api = device.driver.api;
+    const int32_t status = api.relayout(api.self, device.local, CachingAllocator::address(fresh), &target,
+                                        reinterpret_cast<uint64_t>(old.get()), &source, nbytes,
+                                        device.stream_handle(current_stream(index)));
+    if (status != BRINGUP_OK) device.memory().free(fresh);
+    device.driver.check(status, "relayout", device.local);
+    device.mark_busy(current_stream(index));
+    impl->set_data_ptr_noswap(c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(fresh)), fresh,
+                                           old.get_deleter(), old.device()));
+    impl->placement = target;
+  });
+}
+
+py::tuple ipc_export(const c10::Storage& storage) {
+  ours(storage);
+  const c10::DeviceIndex index = storage.device().index();
+  char handle[512] = "";
+  {
+    py::gil_scoped_release no_gil;
+    translated([&] {
+      Device& device = device_at(index);
+      if (!device.driver.api.ipc_export)
+        throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name +
+                                             "' cannot share memory between processes (it has no ipc_export): send a CPU "
+                                             "copy of the tensor instead");
+      if (device.spec().partitions > 1)
+        throw Error(BRINGUP_UNSUPPORTED, "tensors of partitioned devices cannot be shared between processes");
+      device.synchronize(); // the other process knows nothing of our streams
+      device.driver.check(device.driver.api.ipc_export(device.driver.api.self, device.local,
+                                                       reinterpret_cast<uint64_t>(storage.data()), handle, sizeof(handle)),
+                          "ipc_export", device.local);
+    });
+  }
+  return py::make_tuple(static_cast<int>(index), std::string(handle), 0, storage.nbytes());
+}
+
+struct Imported {
+  int32_t device;
+  uint64_t address;
+};
+
+void close_imported(void* context) {
+  std::unique_ptr<Imported> imported(static_cast<Imported*>(context));
+  Device& device = Registry::get().device(imported->device);
+  if (device.usable()) device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address);
+}
+
+c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, uint64_t nbytes) {
+  return translated([&] {
+    Device& device = device_at(static_cast<c10::DeviceIndex>(index));
+    device.ensure_open();
+    if (!device.driver.api.ipc_import || !device.driver.api.ipc_close)
+      throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name + "' cannot map memory of another process");
+    uint64_t address = 0;
+    device.driver.check(device.driver.api.ipc_import(device.driver.api.self, device.local, handle.c_str(), &address),
+                        "ipc_import", device.local);
+    c10::DataPtr data(reinterpret_cast<void*>(address + offset), new Imported{index, address}, &close_imported,
+                      c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(index)));
+    // Not resizable: growing it would silently part from the other process.
+    return c10::Storage(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(nbytes),
+                                               std::move(data), device_allocator(), false,
+                                               c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(index))));
+  });
+}
+
+} // namespace
+
+void bind_storages(py::module_& module) {
+  module.def("storage_metadata", [](const c10::Storage& storage) -> py::object {
+    StorageImpl* impl = ours(storage);
+    return impl->has_metadata ? py::object(py::bytes(impl->metadata)) : py::object(py::none());
+  });
+  module.def("set_storage_metadata", [](const c10::Storage& storage, py::object metadata) {
+    StorageImpl* impl = ours(storage);
+    impl->has_metadata = !metadata.is_none();
+    impl->metadata = impl->has_metadata ? metadata.cast<std::string>() : "";
+  });
+  module.def("placement", [](const c10::Storage& storage) {
+    StorageImpl* impl = ours(storage);
+    return py::make_tuple(impl->placement.kind, impl->placement.block);
+  });
+  module.def("relayout", &relayout, py::call_guard<py::gil_scoped_release>());
+  module.def("ipc_export", &ipc_export);
+  module.def("ipc_import", &ipc_import, py::call_guard<py::gil_scoped_release>());
+  module.def("tensor_address", [](const at::Tensor& tensor) {
+    TORCH_CHECK_VALUE(tensor.device().type() == kDeviceType, "expected a tensor on ", Registry::get().type_name, ", got one on ",
+                      tensor.device());
+    return locate(*tensor.unsafeGetTensorImpl(), device_at(tensor.device().index())).address;
+  });
+}
+
+} // namespace bringup

@@ -1,0 +1,367 @@
+// Drivers and their devices: opening, streams, events, copies, over the C ABI.
+#include "runtime/device.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <cstring>
+
+namespace bringup {
+
+BlockingHooks blocking_hooks;
+
+namespace {
+
+uint64_t host_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+} // namespace
+
+// ---- Driver ----
+
+Driver::Driver(const bringup_driver* table, std::string driver_name) : name(std::move(driver_name)) {
+  auto refuse = [&](const std::string& why) { throw Error(BRINGUP_INVALID, "driver '" + name + "': " + why); };
+  if (table == nullptr) refuse("its function table is a null pointer");
+  if (table->abi_version != BRINGUP_ABI_VERSION)
+    refuse("it was built for version " + std::to_string(table->abi_version) + " of the driver ABI, this bringup has " +
+           std::to_string(BRINGUP_ABI_VERSION) + "; build it again with this bringup's driver.h");
+  const size_t required = offsetof(bringup_driver, target);
+  if (table->struct_size < required || table->struct_size > 64 * sizeof(bringup_driver))
+    refuse("struct_size is " + std::to_string(table->struct_size) + ", at least " + std::to_string(required) +
+           " is needed for the five required functions");
+  std::memset(&api, 0, sizeof(api));
+  std::memcpy(&api, table, std::min<size_t>(table->struct_size, sizeof(api)));
+  if (!api.device_count) refuse("the required function device_count is missing");
+  if (!api.open) refuse("the required function open is missing");
+  if (!api.alloc) refuse("the required function alloc is missing");
+  if (!api.free) refuse("the required function free is missing");
+  if (!api.copy) refuse("the required function copy is missing");
+  asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
+                 api.event_elapsed && api.event_destroy;
+  count = std::max(0, api.device_count(api.self));
+}
+
+void Driver::fail(int32_t status, const char* function, int32_t device) const {
+  char reason[2048] = "";
+  if (api.last_error) api.last_error(api.self, reason, sizeof(reason));
+  reason[sizeof(reason) - 1] = '\0';
+  std::string message = name + ":" + std::to_string(device) + ": " + function + " failed";
+  if (reason[0]) message += std::string(": ") + reason;
+  throw Error(status >= BRINGUP_ERROR && status <= BRINGUP_ABSENT ? static_cast<bringup_status>(status) : BRINGUP_ERROR,
+              message);
+}
+
+// ---- Device: opening ----
+
+Device::Device(Driver& owner, int32_t local_index, int32_t global_index)
+    : driver(owner), local(local_index), index(global_index), memory_(std::make_unique<CachingAllocator>(*this)) {
+  streams_[0].created = true; // handle 0 always exists
+}
+
+std::string Device::label() { return Registry::get().type_name + ":" + std::to_string(index); }
+
+void Device::refuse(State state) {
+  if (state == State::forked)
+    throw Error(BRINGUP_ERROR, label() +
+                                   " cannot be used in a forked child: its parent had opened the device. Start child "
+                                   "processes with multiprocessing's 'spawn' (or 'forkserver') method");
+  throw Error(BRINGUP_ERROR, label() + " is closed: the process is shutting down");
+}
+
+void Device::open_slow() {
+  std::unique_lock<std::mutex> lock(open_mutex_);
+  while (state_.load() == State::opening) {
+    lock.unlock();
+    {
+      Blocking blocking; // outside the mutex on both ends: the GIL is never taken with the mutex in hand
+      std::unique_lock<std::mutex> waiting(open_mutex_);
+      opened_.wait(waiting, [&] { return state_.load() != State::opening; });
+    }
+    lock.lock();
+  }
+  if (state_.load() == State::open) return;
+  if (state_.load() > State::open) refuse(state_.load());
+  state_ = State::opening;
+  lock.unlock();
+  bringup_device_spec spec;
+  std::memset(&spec, 0, sizeof(spec));
+  int32_t status = driver.api.open(driver.api.self, local, &spec);
+  std::string complaint;
+  if (status == BRINGUP_OK) {
+    if (spec.alignment == 0) spec.alignment = 64;
+    if (spec.partitions == 0) spec.partitions = 1;
+    if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
+    if (spec.alignment & (spec.alignment - 1))
+      complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";
+    const auto& placement = spec.default_placement;
+    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && (placement.block == 0 || placement.block % 8))
+      complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
+  }
+  lock.lock();
+  if (status == BRINGUP_OK && complaint.empty()) {
+    spec.name[sizeof(spec.name) - 1] = '\0';
+    spec_ = spec;
+    state_.store(State::open, std::memory_order_release);
+  } else {
+    state_ = State::unopened;
+  }
+  opened_.notify_all();
+  lock.unlock();
+  driver.check(status, "open", local);
+  if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
+}
+
+uint64_t Device::physical_bytes(uint64_t nbytes, const bringup_placement& placement) const {
+  if (spec_.partitions <= 1 || placement.kind != BRINGUP_SHARD) return nbytes;
+  const uint64_t round = placement.block * spec_.partitions;
+  return (nbytes + round - 1) / round * placement.block;
+}
+
+// ---- Device: streams ----
+
+void Device::check_stream(int32_t stream) const {
+  if (stream < 0 || stream >= kStreams)
+    throw Error(BRINGUP_INVALID, "there is no stream " + std::to_string(stream) + " on device " + std::to_string(index));
+}
+
+int32_t Device::stream_from_pool(bool high_priority) {
+  ensure_open();
+  if (!driver.asynchronous) return 0;
+  // A process that asks for more than 32 streams shares them, as torch.cuda does.
+  int32_t stream =
+      high_priority ? 1 + kPool + static_cast<int32_t>(next_high_++ % kPool) : 1 + static_cast<int32_t>(next_normal_++ % kPool);
+  stream_handle(stream);
+  return stream;
+}
+
+uint64_t Device::stream_handle(int32_t stream) {
+  check_stream(stream);
+  Stream& slot = streams_[stream];
+  if (__builtin_expect(slot.created.load(std::memory_order_acquire), 1)) return slot.handle.load(std::memory_order_relaxed);
+  ensure_open();
+  if (!driver.asynchronous) return 0;
+  uint64_t handle = 0;
+  driver.check(driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle), "stream_create", local);
+  std::unique_lock<std::mutex> lock(slot.creating);
+  if (slot.created) { // another thread was faster
+    lock.unlock();
+    driver.api.stream_destroy(driver.api.self, local, handle);
+    return slot.handle;
+  }
+  slot.handle = handle;
+  slot.created.store(true, std::memory_order_release);
+  return handle;
+}
+
+void Device::synchronize_stream(int32_t stream) {
+  check_stream(stream);
+  if (!driver.asynchronous || !is_open()) return;
+  // Cleared first: work queued after this point by another thread sets it again.
+  streams_[stream].busy.store(false, std::memory_order_release);
+  Event event = record(stream);
+  try {
+    wait(event);
+  } catch (...) {
+    streams_[stream].busy.store(true, std::memory_order_release);
+    destroy(event);
+    throw;
+  }
+  destroy(event);
+}
+
+void Device::synchronize() {
+  for (int32_t stream = 0; stream < kStreams; ++stream)
+    if (streams_[stream].created.load(std::memory_order_acquire)) synchronize_stream(stream);
+}
+
+bool Device::query_stream(int32_t stream) {
+  check_stream(stream);
+  if (!driver.asynchronous || !is_open()) return true;
+  Event event = record(stream);
+  bool done = query(event);
+  destroy(event);
+  return done;
+}
+
+// ---- Device: events ----
+
+Event Device::record(int32_t stream) {
+  ensure_open();
+  Event event;
+  if (driver.asynchronous)
+    driver.check(driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle), "event_record",
+                 local);
+  else
+    event.nanoseconds = clock();
+  return event;
+}
+
+bool Device::query(const Event& event) {
+  if (!driver.asynchronous || event.handle == 0) return true;
+  int32_t done = 0;
+  driver.check(driver.api.event_query(driver.api.self, local, event.handle, &done), "event_query", local);
+  return done != 0;
+}
+
+void Device::wait(const Event& event) {
+  if (!driver.asynchronous || event.handle == 0) return;
+  int32_t done = 0; // asking first saves letting the GIL go for work that is long done
+  driver.check(driver.api.event_query(driver.api.self, local, event.handle, &done), "event_query", local);
+  if (done) return;
+  Blocking blocking;
+  driver.check(driver.api.event_wait(driver.api.self, local, event.handle, local, -1), "event_wait", local);
+}
+
+void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
+  if (!driver.asynchronous || event.handle == 0) return;
+  if (&waiting.driver != &driver) { // two drivers know nothing of each other: the host waits in between
+    wait(event);
+    return;
+  }
+  driver.check(driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
+                                     static_cast<int64_t>(waiting.stream_handle(wait_stream))),
+               "event_wait", local);
+  waiting.mark_busy(wait_stream);
+}
+
+double Device::elapsed_ms(const Event& start, const Event& end) {
+  if (!driver.asynchronous) return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
+  double milliseconds = 0;
+  driver.check(driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds),
+               "event_elapsed", local);
+  return milliseconds;
+}
+
+void Device::destroy(Event& event) {
+  if (driver.asynchronous && event.handle != 0 && usable())
+    driver.api.event_destroy(driver.api.self, local, event.handle);
+  event.handle = 0;
+}
+
+// ---- Device: work ----
+
+void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
+                  const bringup_placement* placement) {
+  if (nbytes == 0) return;
+  ensure_open();
+  driver.check(driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement), "copy",
+               local);
+  mark_busy(stream);
+}
+
+uint64_t Device::clock() {
+  if (!driver.api.clock) return host_nanoseconds();
+  ensure_open();
+  uint64_t nanoseconds = 0;
+  driver.check(driver.api.clock(driver.api.self, local, &nanoseconds), "clock", local);
+  return nanoseconds;
+}
+
+void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
+  if (driver.api.charge)
+    driver.check(driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes), "charge", local);
+}
+
+void Device::host_function(int32_t stream, void (*function)(void*), void* argument) {
+  ensure_open();
+  if (!driver.api.host_function) { // synchronous devices have nothing queued: now is in order
+    Blocking blocking;
+    function(argument);
+    return;
+  }
+  driver.check(driver.api.host_function(driver.api.self, local, stream_handle(stream), function, argument),
+               "host_function", local);
+  mark_busy(stream);
+}
+
+// ---- Device: for the allocator ----
+
+uint64_t Device::raw_alloc(uint64_t nbytes) {
+  ensure_open();
+  uint64_t address = 0;
+  driver.check(driver.api.alloc(driver.api.self, local, nbytes, &address), "alloc", local);
+  if (address == 0 || address % spec_.alignment) {
+    if (address) driver.api.free(driver.api.self, local, address);
+    throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": alloc returned address " +
+                                   std::to_string(address) + ", which is 0 or not a multiple of " +
+                                   std::to_string(spec_.alignment));
+  }
+  return address;
+}
+
+void Device::raw_free(uint64_t address) {
+  if (is_open()) driver.check(driver.api.free(driver.api.self, local, address), "free", local);
+}
+
+uint64_t Device::raw_memory() { return spec().memory_bytes; }
+uint64_t Device::record_event(int32_t stream) { return record(stream).handle; }
+bool Device::query_event(uint64_t event) { return query(Event{event, 0}); }
+void Device::wait_event(uint64_t event) { wait(Event{event, 0}); }
+void Device::destroy_event(uint64_t event) {
+  Event copy{event, 0};
+  destroy(copy);
+}
+
+// ---- Registry ----
+
+Registry::Registry() { pthread_atfork(nullptr, nullptr, &Registry::after_fork_in_child); }
+
+Registry& Registry::get() {
+  static Registry* registry = new Registry(); // never destroyed: tensors may outlive static destructors
+  return *registry;
+}
+
+int32_t Registry::add(const bringup_driver* table, const std::string& name) {
+  auto driver = std::make_unique<Driver>(table, name);
+  const int32_t first = device_count();
+  // c10::DeviceIndex is an int8.
+  if (first + driver->count > 127)
+    throw Error(BRINGUP_INVALID, "driver '" + name + "' has " + std::to_string(driver->count) + " devices and " +
+                                     std::to_string(first) + " are there already: PyTorch can number 127");
+  for (int32_t local = 0; local < driver->count; ++local)
+    devices_.push_back(std::make_unique<Device>(*driver, local, first + local));
+  drivers_.push_back(std::move(driver));
+  return first;
+}
+
+void Registry::bad_index(int32_t index) const {
+  std::string message = "there is no device " + type_name + ":" + std::to_string(index) + ": ";
+  if (devices_.empty())
+    message += "no " + type_name + " device was found on this machine (see `bringup diagnose`)";
+  else
+    message += std::to_string(devices_.size()) + " device(s) are there, " + type_name + ":0" +
+               (devices_.size() > 1 ? " … " + type_name + ":" + std::to_string(devices_.size() - 1) : "");
+  throw Error(BRINGUP_INVALID, message);
+}
+
+Device* Registry::find(uint64_t address) {
+  for (auto& device : devices_)
+    if (device->is_open() && device->memory().find(address)) return device.get();
+  return nullptr;
+}
+
+void Registry::shut_down() {
+  for (auto& device : devices_) {
+    if (!device->is_open()) continue;
+    try {
+      device->synchronize();
+    } catch (const Error&) {
+      // Nobody is left to hear it, and closing must go on.
+    }
+    device->state_ = Device::State::closed;
+    if (device->driver.api.close) device->driver.api.close(device->driver.api.self, device->local);
+  }
+}
+
+void Registry::after_fork_in_child() {
+  Registry& registry = get();
+  for (auto& device : registry.devices_) {
+    if (device->state_.load() == Device::State::unopened) continue;
+    device->state_ = Device::State::forked;
+    registry.forked_ = true;
+  }
+}
+
+} // namespace bringup

@@ -1,0 +1,182 @@
+// Drivers and their devices as the core sees them: opening, streams, events, copies, over the C ABI. No torch here.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/allocator.h"
+#include "runtime/error.h"
+
+namespace bringup {
+
+// One driver: its function table, checked once, and how its failures become Errors.
+class Driver {
+ public:
+  Driver(const bringup_driver* table, std::string name);
+
+  const std::string name;
+  bringup_driver api; // a private copy; functions beyond the driver's struct_size are NULL
+  int32_t count = 0;
+  bool asynchronous = false; // all seven stream and event functions are there
+
+  // Throws Error with the driver's own words unless status is BRINGUP_OK.
+  void check(int32_t status, const char* function, int32_t device) const {
+    if (__builtin_expect(status != BRINGUP_OK, 0)) fail(status, function, device);
+  }
+
+ private:
+  [[noreturn]] void fail(int32_t status, const char* function, int32_t device) const;
+};
+
+// One-shot marker in a stream; a driver without asynchrony gets a time stamp of the moment it was recorded.
+struct Event {
+  uint64_t handle = 0;
+  uint64_t nanoseconds = 0;
+};
+
+class Device final : public MemoryBackend {
+ public:
+  Device(Driver& driver, int32_t local, int32_t index);
+
+  Driver& driver;
+  const int32_t local; // index inside the driver
+  const int32_t index; // torch's index, over all drivers
+
+  // ---- opening ----
+  void ensure_open() {
+    if (__builtin_expect(state_.load(std::memory_order_acquire) != State::open, 0)) open_slow();
+  }
+  bool is_open() const { return state_.load(std::memory_order_acquire) == State::open; }
+  // False once the process is shutting down, or in a forked child: then nothing may be freed any more.
+  bool usable() const { return state_.load(std::memory_order_relaxed) <= State::open; }
+  const bringup_device_spec& spec() {
+    ensure_open();
+    return spec_;
+  }
+  std::string label() override;
+  CachingAllocator& memory() { return *memory_; }
+  // Bytes needed in every partition for a storage of nbytes with the default placement.
+  uint64_t physical_bytes(uint64_t nbytes, const bringup_placement& placement) const;
+
+  // ---- streams: id 0 is the default; 1…32 normal, 33…64 high priority, created on first use ----
+  static constexpr int32_t kPool = 32;
+  static constexpr int32_t kStreams = 1 + 2 * kPool;
+  int32_t stream_from_pool(bool high_priority);
+  uint64_t stream_handle(int32_t stream);
+  void check_stream(int32_t stream) const;
+  // Called after work was queued that may still run when the call returns.
+  void mark_busy(int32_t stream) {
+    if (driver.asynchronous) streams_[stream].busy.store(true, std::memory_order_release);
+  }
+  // The host may touch what the stream works on once this returns. Costs one load when the stream is idle.
+  void drain(int32_t stream) {
+    if (__builtin_expect(streams_[stream].busy.load(std::memory_order_acquire), 0)) synchronize_stream(stream);
+  }
+  void synchronize_stream(int32_t stream);
+  void synchronize();
+  bool query_stream(int32_t stream);
+
+  // ---- events ----
+  Event record(int32_t stream);
+  bool query(const Event& event);
+  void wait(const Event& event);                                       // the calling thread
+  void wait(const Event& event, Device& waiting, int32_t wait_stream); // a stream, of any driver
+  double elapsed_ms(const Event& start, const Event& end);
+  void destroy(Event& event);
+
+  // ---- work ----
+  void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
+            const bringup_placement* placement = nullptr);
+  uint64_t clock();
+  void charge(int32_t stream, int32_t dtype, double flops, double bytes);
+  void host_function(int32_t stream, void (*function)(void*), void* argument);
+
+  // ---- for the allocator ----
+  uint64_t raw_alloc(uint64_t nbytes) override;
+  void raw_free(uint64_t address) override;
+  uint64_t raw_memory() override;
+  uint64_t record_event(int32_t stream) override;
+  bool query_event(uint64_t event) override;
+  void wait_event(uint64_t event) override;
+  void destroy_event(uint64_t event) override;
+
+ private:
+  friend class Registry;
+  // The order matters: usable() means "not later than open".
+  enum class State { unopened, opening, open, forked, closed };
+  struct Stream {
+    std::atomic<uint64_t> handle{0};
+    std::atomic<bool> created{false};
+    std::atomic<bool> busy{false};
+    std::mutex creating;
+  };
+
+  void open_slow();
+  [[noreturn]] void refuse(State state);
+
+  std::atomic<State> state_{State::unopened};
+  std::mutex open_mutex_;
+  std::condition_variable opened_;
+  bringup_device_spec spec_{};
+  std::unique_ptr<CachingAllocator> memory_;
+  std::array<Stream, kStreams> streams_;
+  std::atomic<uint32_t> next_normal_{0}, next_high_{0};
+};
+
+// All drivers and devices of this process. Filled once at activation, constant afterwards.
+class Registry {
+ public:
+  static Registry& get();
+
+  // Returns the first device index of the new driver.
+  int32_t add(const bringup_driver* table, const std::string& name);
+  int32_t device_count() const noexcept { return static_cast<int32_t>(devices_.size()); }
+  Device& device(int32_t index) {
+    if (__builtin_expect(index < 0 || index >= device_count(), 0)) bad_index(index);
+    return *devices_[index];
+  }
+  // The device whose allocator holds this address, or nullptr.
+  Device* find(uint64_t address);
+  // No driver is called after this.
+  void shut_down();
+  bool in_bad_fork() const { return forked_.load(std::memory_order_relaxed); }
+  // Set with the type's name ("sim", "accel") so that messages speak the user's language.
+  std::string type_name = "privateuseone";
+
+ private:
+  Registry();
+  [[noreturn]] void bad_index(int32_t index) const;
+  static void after_fork_in_child();
+
+  std::vector<std::unique_ptr<Driver>> drivers_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::atomic<bool> forked_{false};
+};
+
+// The runtime blocks in a few places; a thread that holds Python's GIL must let go of it there, because the work it
+// waits for may be a Python driver. The Python binding fills these in; without it they do nothing.
+struct BlockingHooks {
+  void* (*enter)() = nullptr;
+  void (*leave)(void*) = nullptr;
+};
+extern BlockingHooks blocking_hooks;
+
+class Blocking {
+ public:
+  Blocking() : token_(blocking_hooks.enter ? blocking_hooks.enter() : nullptr) {}
+  ~Blocking() {
+    if (token_) blocking_hooks.leave(token_);
+  }
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+ private:
+  void* token_;
+};
+
+} // namespace bringup

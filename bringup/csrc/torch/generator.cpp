@@ -1,0 +1,98 @@
+// Philox generator: a seed and an offset, nothing else, so that every device draws the same numbers (trap 17).
+#include "torch/generator.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <deque>
+
+namespace bringup {
+
+namespace {
+constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
+// CUDA's offsets are multiples of 4 and code that saves and restores them relies on it.
+constexpr uint64_t kOffsetStep = 4;
+} // namespace
+
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex index)
+    : c10::GeneratorImpl(c10::Device(kDeviceType, index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+
+void GeneratorImpl::set_current_seed(uint64_t seed) {
+  state_->seed = seed;
+  state_->offset = 0;
+}
+void GeneratorImpl::set_offset(uint64_t offset) {
+  TORCH_CHECK_VALUE(offset % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", offset);
+  state_->offset = offset;
+}
+uint64_t GeneratorImpl::get_offset() const { return state_->offset; }
+uint64_t GeneratorImpl::current_seed() const { return state_->seed; }
+uint64_t GeneratorImpl::seed() {
+  set_current_seed(c10::detail::getNonDeterministicRandom());
+  return state_->seed;
+}
+
+void GeneratorImpl::set_state(const c10::TensorImpl& new_state) {
+  at::detail::check_rng_state(new_state);
+  TORCH_CHECK_VALUE(new_state.numel() == static_cast<int64_t>(kStateBytes), "the RNG state of a ",
+                    Registry::get().type_name, " generator has ", kStateBytes, " bytes, got ", new_state.numel());
+  uint64_t words[2];
+  std::memcpy(words, new_state.data(), kStateBytes);
+  set_current_seed(words[0]);
+  set_offset(words[1]);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
+  auto tensor = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
+  const uint64_t words[2] = {state_->seed, state_->offset};
+  std::memcpy(tensor.mutable_data_ptr(), words, kStateBytes);
+  return tensor.getIntrusivePtr();
+}
+
+void GeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
+  auto* other = dynamic_cast<GeneratorImpl*>(new_state.get());
+  TORCH_CHECK(other, "graphsafe_set_state: that state belongs to a generator of another device");
+  state_ = other->state_;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> GeneratorImpl::graphsafe_get_state() const {
+  auto handle = c10::make_intrusive<GeneratorImpl>(device().index());
+  handle->state_ = state_;
+  return handle;
+}
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto* copy = new GeneratorImpl(device().index());
+  *copy->state_ = *state_;
+  return copy;
+}
+
+PhiloxState GeneratorImpl::reserve(uint64_t calls) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const PhiloxState reserved{state_->seed, state_->offset};
+  state_->offset += calls * kOffsetStep;
+  return reserved;
+}
+
+const at::Generator& default_generator(c10::DeviceIndex index) {
+  // Generators open no device, so a seed set before first use is kept (trap 8).
+  static std::deque<at::Generator>* generators = [] {
+    auto* made = new std::deque<at::Generator>();
+    for (int32_t i = 0; i < Registry::get().device_count(); ++i)
+      made->push_back(at::make_generator<GeneratorImpl>(static_cast<c10::DeviceIndex>(i)));
+    return made;
+  }();
+  if (index < 0) index = current_device();
+  device_at(index);
+  return (*generators)[index];
+}
+
+GeneratorImpl& generator_for(const std::optional<at::Generator>& generator, c10::DeviceIndex index) {
+  const at::Generator& chosen = generator && generator->defined() ? *generator : default_generator(index);
+  TORCH_CHECK(chosen.device().type() == kDeviceType, "Expected a '", Registry::get().type_name,
+              "' device type for generator but found '", chosen.device().type(), "'");
+  return *chosen.get<GeneratorImpl>();
+}
+
+} // namespace bringup

@@ -1,0 +1,49 @@
+// Philox generator: a seed and an offset, nothing else, so that every device draws the same numbers (trap 17).
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <optional>
+
+#include "torch/context.h"
+
+namespace bringup {
+
+struct PhiloxState {
+  uint64_t seed;
+  uint64_t offset;
+};
+
+struct GeneratorImpl final : c10::GeneratorImpl {
+  explicit GeneratorImpl(c10::DeviceIndex index);
+
+  void set_current_seed(uint64_t seed) override;
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override;
+  uint64_t current_seed() const override;
+  uint64_t seed() override;
+  void set_state(const c10::TensorImpl& new_state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override;
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
+  static c10::DeviceType device_type() { return kDeviceType; }
+
+  // Hands one op `calls` offsets that nobody else gets. Takes the generator's mutex itself.
+  PhiloxState reserve(uint64_t calls = 1);
+
+ private:
+  // Shared between a generator and its graph-safe handles: replaying a graph advances the same counter.
+  struct Shared {
+    uint64_t seed = c10::default_rng_seed_val;
+    uint64_t offset = 0;
+  };
+  GeneratorImpl* clone_impl() const override;
+  std::shared_ptr<Shared> state_ = std::make_shared<Shared>();
+};
+
+const at::Generator& default_generator(c10::DeviceIndex index);
+// The given generator, or the device's own; TypeError-like message when it is of another device.
+GeneratorImpl& generator_for(const std::optional<at::Generator>& generator, c10::DeviceIndex index);
+
+} // namespace bringup

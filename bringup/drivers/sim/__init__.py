@@ -1,0 +1,154 @@
+"""The simulated accelerator: host threads and memory behind the driver contract, no hardware needed.
+
+    BRINGUP_SIM="devices=4,memory=2G" BRINGUP_DRIVERS=sim python train.py
+
+Options (environment variable ``BRINGUP_SIM``, comma-separated, the later of two equal keys counts):
+
+===============  =====================================================================================================
+devices          1 to 64 (default 2)
+memory           per device, with K, M or G (default 4G); partitions share it evenly
+mode             ``library`` (ATen's CPU kernels on device memory) or ``kernels``
+trap             1: host code that touches device memory by its device address gets a ``HostAccessError``
+partitions       memory partitions (default 1: flat); ``placement`` single, shard or replicate; ``shard_block`` bytes
+fail             injected faults: ``fail=alloc:0.01,copy:0.01,launch:0.01,event:0.01``, repeatable by ``seed``
+profile          a chip description (TOML file, or a name in ``profiles/``): device time becomes that chip's time
+===============  =====================================================================================================
+
+The work is done by a C library of about 2,000 lines beside this file; ``sim.h`` is the place to start reading.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.driver_abi import CDriver, DriverError
+
+if TYPE_CHECKING:
+    from bringup.driver_struct import DriverStruct
+
+_PROFILES = Path(__file__).parent / "profiles"
+
+
+class HostAccessError(RuntimeError):
+    """Host code read or wrote device memory by its device address (raised with ``trap=1``, on the main thread)."""
+
+
+class Driver(CDriver):
+    """The sim driver; ``options`` stands in for the environment variable ``BRINGUP_SIM``.
+
+    >>> Driver("devices=1,memory=64M").device_count()  # doctest: +SKIP
+    1
+    """
+
+    name = "sim"
+    library = "_sim.so"
+
+    def __init__(self, options: str | None = None) -> None:
+        self._given = os.environ.get("BRINGUP_SIM", "") if options is None else options
+
+    def options(self) -> str:
+        """What the C library receives: a profile is replaced by its numbers, which come first and can be overridden."""
+        items = [item.strip() for item in self._given.split(",")]
+        profiles = [item.partition("=")[2].strip() for item in items if item.partition("=")[0].strip() == "profile"]
+        if not profiles:
+            return self._given
+        rest = [item for item in items if item.partition("=")[0].strip() != "profile"]
+        return ",".join([*_profile_options(profiles[-1]), *rest])
+
+    def _load_library(self) -> DriverStruct:
+        struct = super()._load_library()
+        if [item for item in self._given.replace(" ", "").split(",") if item.startswith("trap=")][-1:] == ["trap=1"]:
+            _raise_on_host_access(self.library_path)
+        return struct
+
+
+def _profile_options(name: str) -> list[str]:
+    """A chip description as options of the C library."""
+    path = Path(name).expanduser()
+    if not path.is_file() and not path.suffix and len(path.parts) == 1:
+        path = _PROFILES / f"{name}.toml"
+    if not path.is_file():
+        shipped = ", ".join(sorted(file.stem for file in _PROFILES.glob("*.toml")))
+        raise DriverError(f"sim: profile={name}: no such file; profiles that come with sim: {shipped}")
+    chip = _read_toml(path)
+    options: list[str] = []
+
+    def take(table: Mapping[str, Any], known: Mapping[str, tuple[str, tuple[type, ...]]], where: str) -> None:
+        for key, value in table.items():
+            option, types = known.get(key, ("", ()))
+            if not option:
+                raise DriverError(f"sim: profile {path}: unknown key {where}{key}; known: {', '.join(known)}")
+            if not isinstance(value, types) or isinstance(value, bool) or "," in str(value):
+                raise DriverError(f"sim: profile {path}: {where}{key} = {value!r} is not a {types[0].__name__}")
+            options.append(f"{option}={value}")
+
+    number = (float, int)
+    peak, link = chip.pop("peak_flops", {}), chip.pop("link", {})
+    for table, where in ((peak, "peak_flops"), (link, "link")):
+        if not isinstance(table, dict):
+            raise DriverError(f"sim: profile {path}: {where} must be a table, as in [{where}]")
+    single = {
+        "name": ("name", (str,)),
+        "memory": ("memory", (str, int)),
+        "bandwidth": ("bandwidth", number),
+        "launch_ns": ("launch_ns", number),
+    }
+    take(chip, single, "")
+    take(peak, {dtype: (f"peak_flops.{dtype}", number) for dtype in peak}, "peak_flops.")
+    take(link, {"bandwidth": ("link_bandwidth", number), "latency_ns": ("link_latency_ns", number)}, "link.")
+    return options
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    from importlib import import_module
+
+    try:
+        toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ModuleNotFoundError:
+        raise DriverError("sim: profile= on Python 3.10 needs the package tomli: pip install tomli") from None
+    try:
+        return dict(toml.loads(path.read_text(encoding="utf-8")))
+    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DriverError(f"sim: profile {path}: not valid TOML: {error}") from None
+
+
+def _raise_on_host_access(library_path: Path) -> None:
+    """Turns a trapped access into HostAccessError at the main thread's next bytecode.
+
+    The library's SIGSEGV handler calls PyErr_SetInterruptEx, which is async-signal-safe and only marks a signal as
+    arrived: no signal is sent. SIGRTMAX-1 carries the mark, because nobody else uses it; SIGSEGV itself must not have a
+    Python handler, as a real crash would then run for ever.
+    """
+    import ctypes
+    import signal
+    import threading
+    import warnings
+
+    library = ctypes.CDLL(str(library_path))
+    library.sim_trap_count.restype = library.sim_trap_address.restype = ctypes.c_uint64
+    library.sim_trap_address.argtypes = [ctypes.c_uint64]
+    library.sim_set_trap_interrupt.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    if threading.current_thread() is not threading.main_thread():
+        warnings.warn(
+            "sim: trap=1 was set up outside the main thread: host accesses are counted, not raised", stacklevel=2
+        )
+        return
+    number = signal.SIGRTMAX - 1
+    reported = library.sim_trap_count()
+
+    def report(signum: int, frame: object) -> None:
+        nonlocal reported
+        first, count = reported, library.sim_trap_count()
+        reported = count
+        address = library.sim_trap_address(first) or library.sim_trap_address(count - 1)
+        pages = f"{count - first} page{'s' if count - first != 1 else ''}"
+        raise HostAccessError(
+            f"host code touched device memory at {address:#x} ({pages}): copy the tensor to the CPU first (x.cpu())"
+        )
+
+    signal.signal(number, report)
+    library.sim_set_trap_interrupt(ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p), number)

@@ -1,0 +1,127 @@
+"""Declared gaps: what a device is known not to do, each with a reason, held strictly.
+
+A file has one entry per operator and kind::
+
+    [[gap]]
+    op = "linalg.eig"
+    kind = "backward"
+    dtypes = ["*"]
+    reason = "the device has no complex matrix product yet"
+
+A defect without an entry fails the run, and so does an entry whose cases all pass or whose operator does not exist.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup.kit.op_cases import KINDS, Case, CaseResult, Status
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: One file per device, by name.
+GAPS_FOLDER = Path(__file__).with_suffix("")
+
+
+class GapsFileError(ValueError):
+    """A gaps file cannot be read as one; the message names the file and the entry."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One declared gap. ``dtypes`` holds names, or ``"*"`` for all."""
+
+    op: str
+    kind: str
+    dtypes: tuple[str, ...]
+    reason: str
+
+    def covers(self, case: Case) -> bool:
+        """Whether this gap declares that case."""
+        return (self.op, self.kind) == (case.op, case.kind) and ("*" in self.dtypes or case.dtype in self.dtypes)
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.kind} {','.join(self.dtypes)}"
+
+
+@dataclass
+class GapVerdict:
+    """What the declared gaps and the results of a run say about each other."""
+
+    undeclared: list[CaseResult] = field(default_factory=list)
+    declared: list[CaseResult] = field(default_factory=list)
+    passing: list[Gap] = field(default_factory=list)
+    unknown: list[Gap] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every defect is declared and every declaration is true."""
+        return not (self.undeclared or self.passing or self.unknown)
+
+
+def default_gaps_file(device: str) -> Path | None:
+    """The gaps file that bringup ships for a device (``sim``, ``sim:1``), if there is one."""
+    path = GAPS_FOLDER / f"{device.partition(':')[0]}.toml"
+    return path if path.exists() else None
+
+
+def load_gaps(path: str | Path) -> list[Gap]:
+    """The gaps in a file; anything unclear in it is a ``GapsFileError``."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise GapsFileError(f"{path}: {error}") from error
+    if unknown := set(document) - {"gap"}:
+        raise GapsFileError(f"{path}: unknown {', '.join(sorted(unknown))}; a gaps file holds [[gap]] entries only")
+    gaps = [_parse(entry, f"{path}: gap {number}") for number, entry in enumerate(document.get("gap", []), 1)]
+    seen: dict[tuple[str, str, str], Gap] = {}
+    for gap in gaps:
+        for dtype in gap.dtypes:
+            if (gap.op, gap.kind, dtype) in seen:
+                raise GapsFileError(f"{path}: {gap.op} {gap.kind} {dtype} is declared twice")
+            seen[gap.op, gap.kind, dtype] = gap
+    return gaps
+
+
+def _parse(entry: dict[str, Any], where: str) -> Gap:
+    wanted = {"op", "kind", "dtypes", "reason"}
+    if set(entry) != wanted:
+        wrong = ", ".join(sorted(set(entry) ^ wanted))
+        raise GapsFileError(f"{where}: needs exactly op, kind, dtypes and reason; missing or unknown: {wrong}")
+    for name in ("op", "kind", "reason"):
+        if not isinstance(entry[name], str) or not entry[name].strip():
+            raise GapsFileError(f"{where}: {name} must be a text that is not empty")
+    if entry["kind"] not in KINDS:
+        raise GapsFileError(f"{where}: kind {entry['kind']!r} is none of {', '.join(KINDS)}")
+    dtypes = entry["dtypes"]
+    if not isinstance(dtypes, list) or not dtypes or not all(isinstance(d, str) for d in dtypes):
+        raise GapsFileError(f'{where}: dtypes must be a list such as ["*"] or ["float16", "bfloat16"]')
+    return Gap(entry["op"], entry["kind"], tuple(dtypes), entry["reason"])
+
+
+def judge(gaps: Sequence[Gap], results: Iterable[CaseResult], op_names: Iterable[str]) -> GapVerdict:
+    """Hold the gaps against the results: undeclared defects, declared ones, gaps that pass, gaps of no operator.
+
+    A gap is judged on those of its cases that ran and counted; a run that leaves all of them out says nothing about it.
+    """
+    verdict = GapVerdict()
+    known = set(op_names)
+    verdict.unknown = [gap for gap in gaps if gap.op not in known]
+    failing: set[Gap] = set()
+    tried: set[Gap] = set()
+    for result in results:
+        covering = [gap for gap in gaps if gap.covers(result.case)]
+        if result.status.is_defect:
+            (verdict.declared if covering else verdict.undeclared).append(result)
+            failing.update(covering)
+        if result.status.is_defect or result.status is Status.PASS:
+            tried.update(covering)
+    verdict.passing = [gap for gap in gaps if gap in tried and gap not in failing]
+    return verdict

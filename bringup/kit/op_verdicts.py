@@ -1,0 +1,341 @@
+"""The verdict on one case: run the operator on the CPU and on the device, and say whether the device is right.
+
+The CPU goes first and twice: where it raises or disagrees with itself the case is not the device's business. A third
+CPU run with another seed tells random operators apart; of those the form, the repeatability and the distribution count.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bringup.kit.op_cases import Case, CaseResult, Status, op_name
+from bringup.kit.op_compare import Mismatch, Tolerance, check_distribution, compare, tolerance_override
+from bringup.kit.op_samples import Call, copy_to, take_samples, tensors_in
+
+#: Results that are uninitialised memory, all or in part; torch 2.13 marks most with ``has_nondeterministic_output``.
+UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+#: Random ops whose elements are drawn independently, so that their distribution can be compared.
+INDEPENDENT = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "rand", "uniform", "dropout")
+#: Runs that are pooled for a distribution.
+DISTRIBUTION_RUNS = 16
+#: Factorisations with free signs or phases: their OpInfo says what of the result is unique.
+NOT_UNIQUE = frozenset(
+    {"linalg.eig", "linalg.eigh", "linalg.svd", "linalg.qr", "svd", "qr", "geqrf", "svd_lowrank", "pca_lowrank"}
+)
+SEED = 1234
+MESSAGE_LIMIT = 3000
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all cases of a run share."""
+
+    device: str
+    samples: int = 8
+
+
+class CpuFails(Exception):
+    """The CPU raises, or does not agree with itself: the case does not count."""
+
+
+class NothingToCheck(Exception):
+    """PyTorch has no input for this case."""
+
+
+class DeviceFails(Exception):
+    """The device raises or is wrong."""
+
+
+def run_case(op: Any, case: Case, setup: Setup) -> CaseResult:
+    """Run one case to its verdict; what the operator raises ends up in the result, a crash does not.
+
+    >>> run_case(load_op_list()["abs"], Case("abs", "forward", "float32"), Setup("cpu")).status
+    <Status.PASS: 'pass'>
+    """
+    result = CaseResult(case, Status.PASS)
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _CHECKS[case.kind](op, case, setup, result)
+    except CpuFails as error:
+        result.status, result.message = Status.CPU_FAILS, str(error)
+    except NothingToCheck as error:
+        result.status, result.message = Status.SKIP, str(error)
+    except (DeviceFails, Mismatch) as error:
+        result.status, result.message = Status.FAIL, str(error)
+    except Exception as error:  # reading a result back, most often
+        trace = "".join(traceback.format_tb(error.__traceback__)[-3:])
+        result.status, result.message = Status.FAIL, f"while comparing: {_said(error)}\n{trace}"
+    result.message = result.message[:MESSAGE_LIMIT]
+    result.seconds = time.perf_counter() - begin
+    return result
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _samples(op: Any, case: Case, setup: Setup, requires_grad: bool) -> list[tuple[int, Any]]:
+    try:
+        samples = take_samples(op, getattr(torch, case.dtype), setup.samples, requires_grad)
+    except Exception as error:
+        raise CpuFails(f"making sample inputs: {_said(error)}") from error
+    if not samples:
+        raise NothingToCheck("PyTorch has no sample inputs for it")
+    return samples
+
+
+@dataclass
+class _Subject:
+    """One way of calling an operator on one sample, compared between CPU and device."""
+
+    run: Callable[[str], Any]
+    device: str
+    override: Tolerance | None
+    label: str = ""
+
+    def seeded(self, device: str, seed: int = SEED) -> Any:
+        torch.manual_seed(seed)
+        return self.run(device)
+
+    def on_cpu(self, seed: int = SEED) -> Any:
+        try:
+            return self.seeded("cpu", seed)
+        except Exception as error:
+            raise CpuFails(self.label + _said(error)) from error
+
+    def on_device(self, seed: int = SEED) -> Any:
+        try:
+            return self.seeded(self.device, seed)
+        except Exception as error:
+            raise DeviceFails(self.label + _said(error)) from error
+
+    def agrees(self, expected: Any, actual: Any, device: str, values: bool = True) -> None:
+        try:
+            compare(expected, actual, device, self.override, values)
+        except Mismatch as error:
+            raise Mismatch(f"{self.label}{error}") from None
+
+    def cpu_is_random(self, expected: Any) -> bool:
+        """Whether another seed gives another result; raises ``CpuFails`` when the same seed does."""
+        try:
+            self.agrees(expected, self.on_cpu(), "cpu")
+        except Mismatch as error:
+            raise CpuFails(f"CPU against itself: {error}") from None
+        try:
+            self.agrees(expected, self.on_cpu(SEED + 1), "cpu")
+        except Mismatch:
+            return True
+        return False
+
+    def check(self, expected: Any, comparable: bool, random: bool) -> Any:
+        """Run on the device and compare; a random result must repeat when its seed does."""
+        actual = self.on_device()
+        self.agrees(expected, actual, self.device, comparable and not random)
+        if random and comparable:
+            again = self.on_device()
+            try:
+                compare(copy_to(actual, "cpu"), again, self.device, self.override)
+            except Mismatch as error:
+                raise Mismatch(f"{self.label}the same seed gives two results: {error}") from None
+        return actual
+
+
+def _check_forward(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:
+    override = tolerance_override(op, getattr(torch, case.dtype), "forward")
+    comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
+    distribution_due = any(word in op.name for word in INDEPENDENT)
+    for index, sample in _samples(op, case, setup, requires_grad=False):
+        result.sample = index
+        call = Call.of(sample)
+
+        def functional(device: str, call: Call = call) -> Any:
+            mine = call.on(device)
+            value = op.op(*mine.args, **mine.kwargs)
+            return value, (mine.args, mine.kwargs)
+
+        subject = _Subject(functional, setup.device, override)
+        expected = subject.on_cpu()
+        random = comparable and subject.cpu_is_random(expected)
+        try:
+            subject.check(expected, comparable, random)
+        except Mismatch:
+            if op_name(op) not in NOT_UNIQUE:
+                raise
+            unique = _Subject(lambda d, c=call: c.finish(functional(d, c)[0]), setup.device, override)  # type: ignore[misc]
+            unique.check(unique.on_cpu(), comparable, random)
+        if random and distribution_due and any(t.numel() > 6 for t in tensors_in(expected[0])):
+            distribution_due = False
+            seeds = range(SEED, SEED + DISTRIBUTION_RUNS)
+            check_distribution([subject.on_cpu(s)[0] for s in seeds], [subject.on_device(s)[0] for s in seeds])
+        _check_inplace(op, call, setup, override, comparable, random)
+        if op.supports_out and "out" not in call.kwargs:
+            _check_out(op, call, expected[0], setup, override, comparable, random)
+        result.samples_run += 1
+    result.sample = None
+
+
+def _check_inplace(
+    op: Any, call: Call, setup: Setup, override: Tolerance | None, comparable: bool, random: bool
+) -> None:
+    """``x.op_()`` where the CPU accepts it: the same value, in the tensor it was called on."""
+    inplace = op.get_inplace()
+    if inplace is None or call.broadcasts_input or not isinstance(call.args[0], torch.Tensor):
+        return
+
+    def run(device: str) -> Any:
+        mine = call.on(device)
+        value = inplace(*mine.args, **mine.kwargs)
+        return value, value is mine.args[0], (mine.args, mine.kwargs)
+
+    subject = _Subject(run, setup.device, override, label="in-place: ")
+    try:
+        expected = subject.on_cpu()
+    except CpuFails:
+        return
+    subject.check(expected, comparable, random)
+
+
+def _out_forms(result: Any) -> dict[str, Any] | None:
+    """Tensors to pass as ``out=``: right-sized, to be grown, with gaps between elements; None where out= cannot be."""
+    single = isinstance(result, torch.Tensor)
+    tensors = [result] if single else list(result) if isinstance(result, (tuple, list)) else []
+    if not tensors or not all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in tensors):
+        return None
+    forms = {
+        "out=": [torch.ones(t.shape, dtype=t.dtype) for t in tensors],
+        "out= (empty, must grow)": [torch.empty(0, dtype=t.dtype) for t in tensors],
+        "out= (with gaps)": [torch.ones((*t.shape, 2), dtype=t.dtype)[..., 0] for t in tensors],
+    }
+    return {name: outs[0] if single else tuple(outs) for name, outs in forms.items()}
+
+
+def _check_out(
+    op: Any, call: Call, value: Any, setup: Setup, override: Tolerance | None, comparable: bool, random: bool
+) -> None:
+    """``out=`` in three forms, where the CPU accepts it: the same value, in the tensor given, strides as on the CPU."""
+    try:
+        forms = _out_forms(value)
+    except Exception:  # a dtype that cannot be filled has no out= form to compare
+        return
+    for name, out in (forms or {}).items():
+
+        def run(device: str, out: Any = out) -> Any:
+            mine = call.on(device)
+            target = copy_to(out, device)
+            returned = op.op(*mine.args, **mine.kwargs, out=target)
+            same = [a is b for a, b in zip(tensors_in(returned), tensors_in(target))]
+            strides = [list(t.stride()) for t in tensors_in(target)]
+            return returned, target, same, strides, (mine.args, mine.kwargs)
+
+        subject = _Subject(run, setup.device, override, label=f"{name}: ")
+        try:
+            expected = subject.on_cpu()
+        except CpuFails:
+            continue
+        subject.check(expected, comparable, random)
+
+
+def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:
+    """Gradients of every differentiable input, for the same incoming gradient."""
+    override = tolerance_override(op, getattr(torch, case.dtype), "backward")
+    comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
+    for index, sample in _samples(op, case, setup, requires_grad=True):
+        result.sample = index
+        call = Call.of(sample)
+
+        def gradients(device: str, call: Call = call) -> Any:
+            mine = call.on(device)
+            leaves = [t for t in mine.tensors() if t.requires_grad]
+            value = call.finish(op.gradcheck_wrapper(op.op, *mine.args, **mine.kwargs))
+            outputs = [t for t in tensors_in(value) if t.requires_grad]
+            if not outputs or not leaves:
+                return len(outputs), []
+            incoming = copy_to(_incoming(outputs), device)
+            return len(outputs), list(torch.autograd.grad(outputs, leaves, incoming, allow_unused=True))
+
+        subject = _Subject(gradients, setup.device, override)
+        expected = subject.on_cpu()
+        random = comparable and subject.cpu_is_random(expected)
+        subject.check(expected, comparable, random)
+        result.samples_run += 1
+    result.sample = None
+
+
+def _incoming(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A gradient for each output: numbers that depend on its shape and dtype alone."""
+    generator = torch.Generator().manual_seed(SEED)
+    return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in outputs]
+
+
+def _check_error(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:
+    """Bad input raises what it raises on the CPU; inputs PyTorch makes for the device raise what PyTorch declares."""
+    del case
+    try:
+        bad_inputs = list(op.error_inputs("cpu"))
+    except Exception as error:
+        raise CpuFails(f"making error inputs: {_said(error)}") from error
+    for index, bad in enumerate(bad_inputs):
+        result.sample = index
+        call = Call.of(bad.sample_input)
+        on_cpu = _raised(op, call.on("cpu"))
+        if on_cpu is None:  # PyTorch declares an error that its CPU does not raise
+            continue
+        try:
+            moved = call.on(setup.device)
+        except Exception as error:
+            raise DeviceFails(f"copying the inputs to the device: {_said(error)}") from error
+        on_device = _raised(op, moved)
+        if on_device is None:
+            raise DeviceFails(f"nothing raised; the CPU says {_said(on_cpu)}")
+        if type(on_device) is not type(on_cpu):
+            raise DeviceFails(f"{_said(on_device)}; the CPU says {_said(on_cpu)}")
+        if not result.note and str(on_device) != str(on_cpu):
+            result.note = f"sample {index}: device says {str(on_device)[:200]!r}, the CPU {str(on_cpu)[:200]!r}"
+        result.samples_run += 1
+    if torch.device(setup.device).type != "cpu":
+        _check_errors_made_for_device(op, setup, result, len(bad_inputs))
+    if not result.samples_run:
+        raise NothingToCheck("PyTorch declares no error input that the CPU refuses")
+    result.sample = None
+
+
+def _check_errors_made_for_device(op: Any, setup: Setup, result: CaseResult, first: int) -> None:
+    """Error inputs that PyTorch makes for this device; operands on two devices come only from here."""
+    for index, bad in enumerate(op.error_inputs(setup.device)):
+        result.sample = first + index
+        call = Call.of(bad.sample_input)
+        if all(t.device.type in (torch.device(setup.device).type, "meta") for t in call.tensors()):
+            continue  # the same input was compared with the CPU before
+        on_device = _raised(op, call)
+        if not isinstance(on_device, bad.error_type):
+            got = "nothing raised" if on_device is None else _said(on_device)
+            raise DeviceFails(f"two devices: {got}; {bad.error_type.__name__} declared: {bad.error_regex}")
+        result.samples_run += 1
+
+
+def _raised(op: Any, call: Call) -> Exception | None:
+    torch.manual_seed(SEED)
+    try:
+        value = op.op(*call.args, **call.kwargs)
+        for tensor in tensors_in(value):  # an asynchronous device reports when the result is needed
+            if not tensor.is_meta:
+                tensor.detach().to("cpu", copy=True)
+    except Exception as error:
+        return error
+    return None
+
+
+_CHECKS: dict[str, Callable[[Any, Case, Setup, CaseResult], None]] = {
+    "forward": _check_forward,
+    "backward": _check_backward,
+    "error": _check_error,
+}

@@ -1,0 +1,356 @@
+"""Activation: which drivers this process uses, and how they become PyTorch's one out-of-tree device type.
+
+The choice is made once: ``BRINGUP_DRIVERS=name[,name]``, or ``bringup.activate("name")`` before torch is imported, or
+``sim``. ``import torch`` then calls ``_autoload``, which registers everything with PyTorch and opens no device.
+Nothing in this file imports torch before it has to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.driver import Driver
+
+if TYPE_CHECKING:
+    import torch
+
+    DriverLike = str | Driver | type[Driver]
+
+_ENVIRONMENT = "BRINGUP_DRIVERS"
+_DEFAULT = ("sim",)
+#: The device type where several drivers share it; each owns a range of its indices.
+SHARED_TYPE = "accel"
+#: A driver may be named by its file.
+_FILES = (".py", ".so", ".dylib")
+
+
+@dataclass(frozen=True)
+class ActiveDriver:
+    """A driver in use: its devices are ``first`` … ``first + count - 1`` of torch's device type."""
+
+    name: str
+    device_name: str
+    driver: Driver
+    first: int
+    count: int
+
+    def absence(self) -> str:
+        """Why there is no device, in the driver's own words where it has them (``absent_reason()``)."""
+        reason = getattr(self.driver, "absent_reason", None)
+        said = str(reason()) if callable(reason) else "its driver found no device on this machine"
+        return f"no {self.name} device: {said}"
+
+
+@dataclass
+class _State:
+    lock: threading.RLock
+    chosen: tuple[DriverLike, ...] | None = None  # by activate()
+    found: list[Driver] | None = None  # what `chosen` names, until it is active
+    asked: tuple[DriverLike, ...] = ()  # what led to `active`
+    active: tuple[ActiveDriver, ...] = ()
+    device_type: str = ""
+    error: BaseException | None = None
+    unusable: bool = False  # failed half way: PyTorch's device type is spent
+
+
+_state = _State(threading.RLock())
+
+
+# ---- what users call ----
+def activate(*drivers: DriverLike) -> torch.device | None:
+    """Chooses the drivers of this process: names, files, or Driver classes and instances.
+
+    >>> import bringup
+    >>> bringup.activate("sim")  # doctest: +SKIP
+
+    Before torch is imported it only records the choice and returns None; ``import torch`` does the rest. Otherwise it
+    activates at once and returns the first device. The same choice again is fine; another one is a RuntimeError,
+    because PyTorch's device type can be named once per process. Call it before the first ``backward()``: autograd
+    counts the devices there.
+    """
+    if not drivers:
+        raise TypeError('bringup.activate needs a driver: bringup.activate("sim")')
+    with _state.lock:
+        if _state.error is not None and not _state.unusable:
+            _state.chosen = None  # a choice that failed binds nobody
+        _refuse_another_choice(drivers)
+        if not _state.active:
+            found = _state.found or _find(drivers)  # a wrong name fails here, not at `import torch`
+            _state.chosen, _state.found, _state.error = drivers, found, None
+            _tell_child_processes(drivers)
+            if "torch" not in sys.modules and _torch_will_call_us():
+                return None
+            _activate_now(drivers)
+    first = _state.active[0]
+    return device(first.name) if first.count else None
+
+
+def device(name: str | None = None, index: int = 0) -> torch.device:
+    """The torch.device of one of a driver's devices, whatever PyTorch's device type is called in this process.
+
+    >>> import bringup
+    >>> bringup.device("sim", index=1)  # doctest: +SKIP
+    device(type='sim', index=1)
+    """
+    import torch  # may activate: autoload
+
+    _require_active(name)
+    found = _state.active[0] if name is None else _active_driver(name)
+    if found.count == 0:
+        raise RuntimeError(found.absence())
+    if not 0 <= index < found.count:
+        raise ValueError(f"{found.name} has {found.count} device(s): there is no index {index}")
+    return torch.device(_state.device_type, found.first + index)
+
+
+def active_drivers() -> tuple[ActiveDriver, ...]:
+    """The drivers in use, in the order of their device indices; empty before activation.
+
+    >>> [driver.name for driver in bringup.active_drivers()]  # doctest: +SKIP
+    ['sim']
+    """
+    return _state.active
+
+
+def device_type() -> str:
+    """The name torch.device() knows our devices by; empty before activation."""
+    return _state.device_type
+
+
+def activation_error() -> BaseException | None:
+    """What went wrong when ``import torch`` tried to activate; None if nothing did."""
+    return _state.error
+
+
+def driver_of(index: int) -> ActiveDriver:
+    """The driver that owns a device index."""
+    for driver in _state.active:
+        if driver.first <= index < driver.first + driver.count:
+            return driver
+    raise RuntimeError(f"{_state.device_type or 'bringup'} has no device {index}")
+
+
+# ---- the choice ----
+def _name_of(driver: DriverLike) -> str:
+    if isinstance(driver, str):
+        if not driver:
+            raise ValueError("the name of a driver is empty")
+        return os.path.abspath(driver) if driver.endswith(_FILES) else driver
+    if isinstance(driver, Driver) or (isinstance(driver, type) and issubclass(driver, Driver)):
+        if not driver.name:
+            cls = driver if isinstance(driver, type) else type(driver)
+            raise ValueError(f'{cls.__name__} has no name: write name = "mychip" in the class')
+        return driver.name
+    raise TypeError(f"a driver is a name, a bringup.Driver class or an instance of one, not {driver!r}")
+
+
+def _from_environment() -> tuple[str, ...] | None:
+    text = os.environ.get(_ENVIRONMENT)
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError(f"{_ENVIRONMENT}={text!r} names no driver; unset it for the default ({_DEFAULT[0]})")
+    return names
+
+
+def _choice() -> tuple[DriverLike, ...]:
+    return _state.chosen or _from_environment() or _DEFAULT
+
+
+def _refuse_another_choice(drivers: Sequence[DriverLike]) -> None:
+    if _state.unusable:
+        raise RuntimeError(f"bringup failed half way earlier in this process: {_state.error}") from _state.error
+    wanted = [_name_of(driver) for driver in drivers]
+    if _state.active:
+        asked = [_name_of(driver) for driver in _state.asked]
+        names = [driver.name for driver in _state.active]
+        if len(wanted) != len(names) or any(w not in pair for w, *pair in zip(wanted, asked, names, strict=True)):
+            raise RuntimeError(
+                f"bringup is active with {', '.join(names)} (device type '{_state.device_type}'), and PyTorch's device "
+                f"type can be named only once per process: cannot change to {', '.join(wanted)}. Set "
+                f"{_ENVIRONMENT}={','.join(wanted)}, or call bringup.activate before torch is imported"
+            )
+        return
+    earlier = _state.chosen or _from_environment()
+    if earlier is not None and [_name_of(driver) for driver in earlier] != wanted:
+        source = "bringup.activate chose" if _state.chosen else f"{_ENVIRONMENT} says"
+        raise RuntimeError(
+            f"{source} {','.join(map(_name_of, earlier))} already: cannot choose {','.join(wanted)} as well. Make "
+            f"{_ENVIRONMENT} and bringup.activate agree, or use one of them"
+        )
+
+
+def _tell_child_processes(drivers: Sequence[DriverLike]) -> None:
+    """Processes that multiprocessing spawns make the same choice; a class has to be activated there by its module."""
+    names = [driver for driver in drivers if isinstance(driver, str)]
+    if len(names) == len(drivers):
+        os.environ[_ENVIRONMENT] = ",".join(map(_name_of, names))
+
+
+def _torch_will_call_us() -> bool:
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        return False
+    from importlib.metadata import entry_points
+
+    return any(entry.value.startswith("bringup.runtime:") for entry in entry_points(group="torch.backends"))
+
+
+# ---- activation ----
+def _autoload() -> None:
+    """What ``import torch`` calls (entry point group ``torch.backends``). Never raises: it would break torch itself."""
+    try:
+        with _state.lock:
+            if _state.active:
+                return
+            explicit = _state.chosen is not None or _ENVIRONMENT in os.environ
+            if explicit or not _other_accelerator():
+                with _half_imported_aside():
+                    _activate_now(_choice())
+    except (Exception, SystemExit) as error:
+        _state.error = error
+        if _state.chosen is not None or _ENVIRONMENT in os.environ or "BRINGUP_FALLBACK" in os.environ:
+            _warn(f"bringup is not active: {error}")
+
+
+@contextlib.contextmanager
+def _half_imported_aside() -> Iterator[None]:
+    """``import bringup.streams`` before torch waits, half way, for the ``import torch`` we are in: import it whole."""
+    aside = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.startswith("bringup.") and getattr(getattr(module, "__spec__", None), "_initializing", False)
+    }
+    for name in aside:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name, module in aside.items():
+            sys.modules.setdefault(name, module)
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    except RuntimeWarning:  # python -W error: `import torch` still succeeds
+        print(message, file=sys.stderr)
+
+
+def _other_accelerator() -> bool:
+    """Whether PyTorch has an accelerator of its own here. Asks NVML and the like: no context is made."""
+    import torch
+
+    if torch._C._get_privateuse1_backend_name() != "privateuseone":
+        return True  # another out-of-tree backend was first
+    if torch.backends.cuda.is_built() and torch.cuda.device_count() > 0:
+        return True
+    if torch.xpu._is_compiled() and torch.xpu.device_count() > 0:
+        return True
+    return torch.backends.mps.is_built() and torch.backends.mps.is_available()
+
+
+def _require_active(name: str | None = None) -> None:
+    with _state.lock:
+        if _state.active:
+            return
+        if _state.error is not None:
+            raise RuntimeError(f"bringup is not active: {_state.error}") from _state.error
+        choice = _choice()
+        named = name is None or any(_name_of(driver) == name for driver in choice)
+        _activate_now(choice if named or choice != _DEFAULT else (name or _DEFAULT[0],))
+
+
+def _active_driver(name: str) -> ActiveDriver:
+    for driver in _state.active:
+        if name in (driver.name, driver.device_name):
+            return driver
+    names = ",".join(driver.name for driver in _state.active)
+    raise ValueError(f"driver '{name}' is not active ({names} is): set {_ENVIRONMENT}={names},{name} to have both")
+
+
+def _find(drivers: Sequence[DriverLike]) -> list[Driver]:
+    from bringup.driver_lookup import find_driver
+
+    found: list[Driver] = []
+    for driver in drivers:
+        if isinstance(driver, str):
+            found.append(find_driver(driver))
+        else:
+            found.append(driver() if isinstance(driver, type) else driver)
+    names = [driver.name for driver in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"driver '{name}' is chosen twice")
+    return found
+
+
+def _activate_now(drivers: Sequence[DriverLike]) -> None:
+    """Registers the drivers with PyTorch, completely (trap 4); opens none of them."""
+    if _state.active:
+        return
+    import torch
+
+    if _state.active:  # by the autoload of that import
+        _refuse_another_choice(drivers)
+        return
+    try:
+        _register(torch, _state.found or _find(drivers))
+    except BaseException as error:
+        _state.error, _state.found = error, None
+        _state.active, _state.device_type = (), ""
+        raise
+    _state.asked, _state.found, _state.error = tuple(drivers), None, None
+
+
+def _register(torch: Any, drivers: Sequence[Driver]) -> None:
+    from bringup import core_binary, ledger
+    from bringup.driver_abi import struct_of
+    from bringup.driver_lookup import check_device_name
+
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise RuntimeError(f"PyTorch has one out-of-tree device type per process, and '{taken}' has taken it")
+    kind = (drivers[0].device_name or drivers[0].name) if len(drivers) == 1 else SHARED_TYPE
+    check_device_name(kind)
+    policy = ledger.policy_from_environment()  # a bad value must fail before anything is registered
+    core = core_binary.load(torch.__version__)
+    structs = [struct_of(driver) for driver in drivers]
+
+    active = []
+    for driver, struct in zip(drivers, structs, strict=True):
+        first, count = core.register_driver(struct, driver.name)
+        _state.unusable = True  # until the end: the core cannot forget a driver, nor torch a name
+        active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
+
+    torch.utils.rename_privateuse1_backend(kind)
+    core.attach(kind)
+    _state.active, _state.device_type = tuple(active), kind
+
+    from bringup import device_module, serialization, sharing
+
+    torch._register_device_module(kind, device_module)
+    for name in device_module.SUBMODULES:
+        sys.modules[f"torch.{kind}.{name}"] = getattr(device_module, name)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    serialization.register()
+    sharing.register()
+    if any(driver.driver.ops for driver in active):
+        from bringup import library_ops
+
+        library_ops.register(active)
+    ledger.install(policy)
+    import atexit
+
+    atexit.register(core.shut_down)
+    _state.unusable = False

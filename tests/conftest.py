@@ -1,0 +1,57 @@
+"""Fixtures every test may use: the name of the device under test, and fresh Python processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """What torch.device() gets; BRINGUP_TEST_DEVICE=dictmem (with BRINGUP_DRIVERS) runs the same tests elsewhere."""
+    return os.environ.get("BRINGUP_TEST_DEVICE", "sim")
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Runs code in a new process, because a backend can be renamed once per process and ``import torch`` spends it.
+
+    >>> run_python("import torch; print(torch.sim.device_count())", env={"BRINGUP_SIM": "devices=3"}).stdout
+    '3\\n'
+
+    ``env`` adds to this process's environment, where None removes a name; a failing process fails the test unless
+    ``check=False``. Tests of errors read ``.returncode`` and ``.stderr``.
+    """
+
+    def run(
+        code: str,
+        *arguments: str,
+        env: Mapping[str, str | None] | None = None,
+        check: bool = True,
+        timeout: float = 120,
+        cwd: Path = ROOT,
+    ) -> subprocess.CompletedProcess[str]:
+        merged: dict[str, str | None] = {**os.environ, **(env or {})}
+        result = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env={name: value for name, value in merged.items() if value is not None},
+        )
+        if check and result.returncode != 0:
+            pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)
+        return result
+
+    return run

@@ -1,0 +1,189 @@
+"""Training on the device, judged by how far the CPU is from exact arithmetic and from itself (trap 32)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import models
+
+# torch.backends.mkldnn.flags() warns about Intel GPUs on every CPU build.
+pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration")
+
+Optimizer = Callable[[Any, dict[str, bool]], torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": lambda parameters, form: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, **form),
+    # eps is larger than the default 1e-8: the key bias of attention has a gradient of exactly zero on paper, about 1e-9
+    # in float32, and Adam's first step divides it by itself. With 1e-5 rounding noise stays noise.
+    "adamw": lambda parameters, form: torch.optim.AdamW(parameters, lr=3e-3, eps=1e-5, **form),
+}
+FORMS: dict[str, dict[str, bool]] = {
+    "plain": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+
+every_combination = [
+    pytest.param(model, optimizer, form, id=f"{model}-{optimizer}-{form}")
+    for model in models.MODELS
+    for optimizer in OPTIMIZERS
+    for form in FORMS
+]
+
+FLOAT32_RESOLUTION = torch.finfo(torch.float32).eps
+
+Tensors = dict[str, torch.Tensor]
+
+
+def train(
+    name: str,
+    optimizer: str,
+    form: str,
+    device: str,
+    steps: int,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    reverse_batch: bool = False,
+) -> tuple[list[float], Tensors]:
+    """Losses of every step; then parameters, gradients and buffers of the end, as float64 on the CPU."""
+    model = models.build(name).to(device=device, dtype=dtype)
+    data = models.Data(name, batch_size=16)
+    if name == "cnn":
+        model = model.to(memory_format=memory_format)
+    update = OPTIMIZERS[optimizer](model.parameters(), FORMS[form])
+    losses = []
+    for step in range(steps):
+        inputs, targets = data.batch(step)
+        if reverse_batch:
+            inputs, targets = inputs.flip(0), targets.flip(0)
+        inputs, targets = inputs.to(device=device, dtype=dtype), targets.to(device)
+        if name == "cnn":
+            inputs = inputs.contiguous(memory_format=memory_format)
+        update.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        update.step()
+        losses.append(loss.item())
+    tensors = {f"gradient of {key}": value.grad for key, value in model.named_parameters()}
+    tensors |= dict(model.named_parameters()) | dict(model.named_buffers())
+    return losses, {key: value.detach().to("cpu").double() for key, value in tensors.items()}
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def cpu_against_itself(model: str, optimizer: str, form: str, steps: int) -> list[tuple[list[float], Tensors]]:
+    """The same mathematics on the CPU in other orders; the first run is the plain one."""
+    runs = [train(model, optimizer, form, "cpu", steps)]
+    with torch.backends.mkldnn.flags(enabled=False):
+        runs.append(train(model, optimizer, form, "cpu", steps))
+    if model == "cnn":
+        runs.append(train(model, optimizer, form, "cpu", steps, memory_format=torch.channels_last))
+        return runs
+    for count in (1, 2):
+        with threads(count):
+            runs.append(train(model, optimizer, form, "cpu", steps))
+    # These models are so small that threads and oneDNN change little: the batch in reverse order changes the order of
+    # every sum over the batch, which is what a device with other kernels does.
+    runs.append(train(model, optimizer, form, "cpu", steps, reverse_batch=True))
+    return runs
+
+
+@pytest.mark.parametrize(("model", "optimizer", "form"), every_combination)
+def test_one_step_is_as_exact_as_the_cpu(model: str, optimizer: str, form: str, device: str) -> None:
+    _, exact = train(model, optimizer, "plain", "cpu", 1, torch.float64)
+    runs = cpu_against_itself(model, optimizer, form, 1)
+    _, on_device = train(model, optimizer, form, device, 1)
+    wrong = []
+    for key, reference in exact.items():
+        # The CPU's own error is that of its worst run: against the plain run alone the CPU fails its own test.
+        # Measured: BatchNorm's running mean, oneDNN off: 1.5e-8 against 2.2e-10; AdamW on the transformer, batch
+        # reversed: 4.1e-7 against 1.8e-7.
+        cpu_error = max((tensors[key] - reference).abs().max().item() for _, tensors in runs)
+        device_error = (on_device[key] - reference).abs().max().item()
+        # Near one rounding that error is a lottery: a tensor of ten elements may come out exact by luck. Storing a
+        # float32 alone costs half an ulp, an update a few roundings more; hence the floor of four ulps of the tensor's
+        # largest element.
+        floor = 4 * FLOAT32_RESOLUTION * reference.abs().max().item()
+        if not device_error <= max(2 * cpu_error, floor):
+            wrong.append(f"{key}: device {device_error:.2e}, CPU float32 {cpu_error:.2e}, floor {floor:.2e}")
+    assert not wrong, "errors against CPU float64:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("model", "optimizer", "form"), every_combination)
+def test_twenty_steps_stay_as_close_as_the_cpu_to_itself(model: str, optimizer: str, form: str, device: str) -> None:
+    runs = [losses for losses, _ in cpu_against_itself(model, optimizer, form, 20)]
+    on_device, _ = train(model, optimizer, form, device, 20)
+    # Two runs may cross by chance at the last step, so the spread is the largest of the 20 steps.
+    spread = max(max(losses) - min(losses) for losses in zip(*runs, strict=True))
+    # One rounding of the loss per step is the least that any two implementations may differ by.
+    floor = 20 * FLOAT32_RESOLUTION * max(runs[0])
+    difference = abs(on_device[-1] - runs[0][-1])
+    assert difference <= max(3 * spread, floor), f"loss off by {difference:.2e}; CPU against itself {spread:.2e}"
+
+
+@pytest.mark.parametrize("model", list(models.MODELS))
+def test_the_loss_falls(model: str, device: str) -> None:
+    losses, _ = train(model, "adamw", "plain", device, 60)
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("model", list(models.MODELS))
+def test_evaluation_after_training_agrees(model: str, device: str) -> None:
+    """A model trained on the CPU and moved gives the same predictions in eval mode (BatchNorm uses its buffers)."""
+    trained = models.build(model)
+    trained.train()
+    trained(models.Data(model).batch(0)[0])
+    trained.eval()
+    inputs = models.Data(model).batch(1)[0]
+    with torch.no_grad():
+        expected = trained(inputs)
+        moved = copy.deepcopy(trained).to(device)(inputs.to(device)).cpu()
+    torch.testing.assert_close(moved, expected)
+
+
+def test_optimizer_state_survives_save_and_load(device: str, tmp_path: Path) -> None:
+    """Stopping after 3 steps, saving, loading and going on gives the bits of 6 steps in one go."""
+
+    def step(model: torch.nn.Module, update: torch.optim.Optimizer, index: int) -> None:
+        inputs, targets = (tensor.to(device) for tensor in models.Data("mlp").batch(index))
+        update.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        update.step()
+
+    def fresh() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = models.build("mlp").to(device)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    straight, straight_update = fresh()
+    for index in range(6):
+        step(straight, straight_update, index)
+    model, update = fresh()
+    for index in range(3):
+        step(model, update, index)
+    torch.save({"model": model.state_dict(), "optimizer": update.state_dict()}, tmp_path / "checkpoint.pt")
+    model, update = fresh()
+    checkpoint = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    model.load_state_dict(checkpoint["model"])
+    update.load_state_dict(checkpoint["optimizer"])
+    for index in range(3, 6):
+        step(model, update, index)
+    for got, expected in zip(model.parameters(), straight.parameters(), strict=True):
+        assert got.device.type == torch.device(device).type
+        assert torch.equal(got, expected)

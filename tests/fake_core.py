@@ -1,0 +1,100 @@
+"""A stand-in for the C++ core, so that the Python side is tested without a binary. Import it before torch.
+
+It keeps books instead of working: which drivers were registered, which devices were opened, the fallback policies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any
+
+from bringup.driver_struct import DriverStruct
+
+
+class FakeCore(ModuleType):
+    def __init__(self) -> None:
+        super().__init__("bringup._C")
+        self.TORCH_VERSION = version("torch")
+        self.drivers: list[tuple[str, int]] = []
+        self.attached = 0
+        self.current = 0
+        self.opened: set[int] = set()
+        self.rows: list[dict[str, Any]] = []
+        self.policy = "allow"
+        self.policies: dict[str, str] = {}
+        self.generators: dict[int, Any] = {}
+
+    def register_driver(self, struct_address: int, name: str) -> tuple[int, int]:
+        struct = DriverStruct.from_address(struct_address)
+        count = struct.device_count(ctypes.cast(struct.self, ctypes.c_void_p))
+        first = self.device_count()
+        self.drivers.append((name, count))
+        return first, count
+
+    def attach(self, type_name: str) -> None:
+        self.attached += 1
+
+    def shut_down(self) -> None:
+        pass
+
+    def device_count(self) -> int:
+        return sum(count for _, count in self.drivers)
+
+    def driver_of(self, device: int) -> tuple[str, int]:
+        for name, count in self.drivers:
+            if device < count:
+                return name, device
+            device -= count
+        raise RuntimeError("no such device")
+
+    def current_device(self) -> int:
+        return self.current
+
+    def set_device(self, device: int) -> None:
+        self.current = device
+
+    def exchange_device(self, device: int) -> int:
+        before, self.current = self.current, device
+        return before
+
+    def is_open(self, device: int) -> bool:
+        return device in self.opened
+
+    def in_bad_fork(self) -> bool:
+        return False
+
+    def default_generator(self, device: int) -> Any:
+        import torch
+
+        return self.generators.setdefault(device, torch.Generator())
+
+    # ---- ledger ----
+    def ledger(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def ledger_reset(self) -> None:
+        self.rows.clear()
+
+    def set_fallback_policy(self, policy: str) -> None:
+        self.policy = policy
+
+    def fallback_policy(self) -> str:
+        return self.policy
+
+    def set_op_policy(self, op: str, policy: str | None) -> None:
+        self.policies.pop(op, None)
+        if policy is not None:
+            self.policies[op] = policy
+
+    def op_policies(self) -> dict[str, str]:
+        return dict(self.policies)
+
+    def set_stack_capture(self, function: Any) -> None:
+        self.capture = function
+
+
+core = FakeCore()
+sys.modules["bringup._C"] = core

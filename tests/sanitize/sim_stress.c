@@ -1,0 +1,243 @@
+/* Stress of the sim driver alone, for the sanitizers: threads, streams, events and devices at once, every byte checked.
+ *
+ * Build and run (from the repository root), with SAN = thread, or address,undefined, or left out:
+ *   gcc -std=gnu11 -O1 -g -fsanitize=$SAN -Ibringup/include tests/sanitize/sim_stress.c bringup/drivers/sim/[a-z]*.c
+ *       -pthread -o sim_stress && ./sim_stress
+ * `./sim_stress --bench` (built with -O2) prints nanoseconds of the calls every eager op makes.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bringup/driver.h"
+
+enum { DEVICES = 3, THREADS = 6, ROUNDS = 120, LARGEST = 192 * 1024 };
+
+static bringup_driver drv;
+
+static void die(const char *format, ...) {
+  va_list arguments;
+  char reason[512] = "";
+  va_start(arguments, format);
+  vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  drv.last_error(drv.self, reason, sizeof reason);
+  fprintf(stderr, " (last error: %s)\n", reason);
+  exit(1);
+}
+
+#define OK(call)                                                   \
+  do {                                                             \
+    if ((call) != BRINGUP_OK) die("line %d: %s", __LINE__, #call); \
+  } while (0)
+#define REFUSED(call)                                                                \
+  do {                                                                               \
+    if ((call) != BRINGUP_INVALID) die("line %d: not refused: %s", __LINE__, #call); \
+  } while (0)
+
+typedef struct random_state {
+  uint64_t x;
+} random_state;
+
+static uint64_t below(random_state *r, uint64_t limit) {
+  r->x ^= r->x << 13;
+  r->x ^= r->x >> 7;
+  r->x ^= r->x << 17;
+  return r->x % limit;
+}
+
+/* ---- one producer stream, one consumer stream on perhaps another device, with an event between ---- */
+static void start_driver(const char *options) {
+  char error[512] = "";
+  bringup_device_spec spec;
+  if (bringup_driver_create(BRINGUP_ABI_VERSION, options, &drv, error, sizeof error) != BRINGUP_OK) {
+    fprintf(stderr, "%s\n", error);
+    exit(1);
+  }
+  for (int d = 0; d < drv.device_count(drv.self); d++) OK(drv.open(drv.self, d, &spec));
+}
+
+static void nap(void *argument) {
+  (void)argument;
+  usleep(200);
+}
+
+static void count_up(void *argument) { ++*(int *)argument; } /* not atomic: the stream's order must protect it */
+
+static void pipeline(random_state *r, unsigned char *host, unsigned char *back) {
+  int from = (int)below(r, DEVICES), to = (int)below(r, DEVICES);
+  uint64_t n = 1 + below(r, LARGEST), produce, consume, a, b, c, copied, read;
+  int counter = 0, done = 0;
+  double milliseconds;
+  OK(drv.stream_create(drv.self, from, 0, &produce));
+  OK(drv.stream_create(drv.self, to, -1, &consume));
+  OK(drv.alloc(drv.self, from, n, &a));
+  OK(drv.alloc(drv.self, from, n, &b));
+  OK(drv.alloc(drv.self, to, n, &c));
+  for (uint64_t i = 0; i < n; i++) host[i] = (unsigned char)(r->x >> (i % 8 * 8)) ^ (unsigned char)i;
+  if (below(r, 2)) OK(drv.host_function(drv.self, from, produce, nap, NULL));
+  OK(drv.host_function(drv.self, from, produce, count_up, &counter));
+  OK(drv.copy(drv.self, from, a, (uintptr_t)host, n, BRINGUP_HOST_TO_DEVICE, produce, NULL));
+  OK(drv.copy(drv.self, from, b, a, n, BRINGUP_DEVICE_TO_DEVICE, produce, NULL));
+  OK(drv.host_function(drv.self, from, produce, count_up, &counter));
+  OK(drv.event_record(drv.self, from, produce, &copied));
+  OK(drv.event_wait(drv.self, from, copied, to, (int64_t)consume));
+  if (below(r, 2)) OK(drv.event_wait(drv.self, from, copied, 0, -1));
+  OK(drv.event_destroy(drv.self, from, copied)); /* perhaps still pending */
+  OK(drv.copy_peer(drv.self, to, c, from, b, n, consume));
+  OK(drv.copy(drv.self, to, (uintptr_t)back, c, n, BRINGUP_DEVICE_TO_HOST, consume, NULL));
+  OK(drv.event_record(drv.self, to, consume, &read));
+  OK(drv.event_query(drv.self, to, read, &done));
+  OK(drv.event_wait(drv.self, to, read, 0, -1));
+  OK(drv.event_elapsed(drv.self, to, read, read, &milliseconds));
+  if (memcmp(host, back, n) != 0) die("%llu bytes came back wrong", (unsigned long long)n);
+  if (counter != 2) die("host functions ran %d times before the event", counter);
+  REFUSED(drv.event_query(drv.self, from, copied, &done));
+  OK(drv.event_destroy(drv.self, to, read));
+  REFUSED(drv.event_wait(drv.self, to, read, 0, -1));
+  OK(drv.host_function(drv.self, to, consume, nap, NULL)); /* destroyed while busy */
+  OK(drv.stream_destroy(drv.self, to, consume));
+  OK(drv.stream_destroy(drv.self, from, produce));
+  REFUSED(drv.stream_destroy(drv.self, from, produce));
+  OK(drv.free(drv.self, from, b));
+  OK(drv.free(drv.self, to, c));
+  OK(drv.free(drv.self, from, a));
+}
+
+/* ---- everybody on the default stream: inline, queued and inline again ---- */
+static void shared_stream(random_state *r) {
+  uint64_t cell, event, value = r->x, seen = 0;
+  OK(drv.alloc(drv.self, 0, sizeof value, &cell));
+  if (below(r, 4) == 0) OK(drv.host_function(drv.self, 0, 0, nap, NULL));
+  for (int i = 0; i < 20; i++) {
+    value++;
+    OK(drv.copy(drv.self, 0, cell, (uintptr_t)&value, sizeof value, BRINGUP_HOST_TO_DEVICE, 0, NULL));
+    OK(drv.copy(drv.self, 0, (uintptr_t)&seen, cell, sizeof seen, BRINGUP_DEVICE_TO_HOST, 0, NULL));
+    OK(drv.event_record(drv.self, 0, 0, &event));
+    OK(drv.event_wait(drv.self, 0, event, 0, -1));
+    OK(drv.event_destroy(drv.self, 0, event));
+    if (seen != value) die("the default stream lost its order");
+  }
+  OK(drv.free(drv.self, 0, cell));
+}
+
+static void memory_rules(random_state *r) {
+  uint64_t blocks[16], big;
+  void *pinned;
+  int device = (int)below(r, DEVICES);
+  for (int i = 0; i < 16; i++) OK(drv.alloc(drv.self, device, 1 + below(r, 1 << 20), &blocks[i]));
+  if (drv.alloc(drv.self, device, 1ull << 40, &big) != BRINGUP_OUT_OF_MEMORY) die("1 TiB fitted");
+  REFUSED(drv.free(drv.self, device, blocks[0] + 8));
+  for (int i = 15; i >= 0; i--) OK(drv.free(drv.self, device, blocks[(i * 7) % 16]));
+  OK(drv.host_alloc(drv.self, 1000, &pinned));
+  memset(pinned, 1, 1000);
+  OK(drv.host_free(drv.self, pinned));
+  REFUSED(drv.host_free(drv.self, pinned));
+}
+
+static void *user(void *argument) {
+  random_state r = {0x9e3779b97f4a7c15u * ((uintptr_t)argument + 1)};
+  unsigned char *host = malloc(LARGEST), *back = malloc(LARGEST);
+  if (!host || !back) die("no host memory");
+  for (int round = 0; round < ROUNDS; round++) {
+    pipeline(&r, host, back);
+    shared_stream(&r);
+    if (round % 8 == 0) memory_rules(&r);
+  }
+  free(host);
+  free(back);
+  return NULL;
+}
+
+/* ---- partitions: every placement, on a queue that is busy ---- */
+static void partitions(void) {
+  enum { N = 40000 };
+  static unsigned char host[N], back[N];
+  uint64_t a, b, event;
+  random_state r = {12345};
+  start_driver("devices=1,memory=64M,partitions=4,placement=shard");
+  OK(drv.alloc(drv.self, 0, N, &a));
+  OK(drv.alloc(drv.self, 0, N, &b));
+  for (int round = 0; round < 200; round++) {
+    uint64_t offset = 4 * below(&r, 500), n = 4 + 4 * below(&r, (N - offset) / 4);
+    bringup_placement x = {.kind = round % 3, .block = 8 + 8 * below(&r, 40), .offset = offset}, y = x;
+    y.kind = (uint32_t)(round + 1) % 3;
+    for (uint64_t i = 0; i < n; i++) host[i] = (unsigned char)below(&r, 256);
+    OK(drv.host_function(drv.self, 0, 0, nap, NULL));
+    OK(drv.copy(drv.self, 0, a, (uintptr_t)host, n, BRINGUP_HOST_TO_DEVICE, 0, &x));
+    OK(drv.relayout(drv.self, 0, a, &y, a, &x, n, 0));
+    OK(drv.copy(drv.self, 0, b, a, n, BRINGUP_DEVICE_TO_DEVICE, 0, &y));
+    OK(drv.copy(drv.self, 0, (uintptr_t)back, b, n, BRINGUP_DEVICE_TO_HOST, 0, &y));
+    OK(drv.event_record(drv.self, 0, 0, &event));
+    OK(drv.event_wait(drv.self, 0, event, 0, -1));
+    OK(drv.event_destroy(drv.self, 0, event));
+    if (memcmp(host, back, n) != 0) die("placement %u to %u lost bytes", x.kind, y.kind);
+  }
+  OK(drv.close(drv.self, 0));
+}
+
+static double now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static int bench(void) {
+  enum { N = 1000000 };
+  uint64_t cell, event, value = 1;
+  start_driver("devices=1,memory=64M");
+  OK(drv.alloc(drv.self, 0, 8, &cell));
+  double t0 = now_ns();
+  for (int i = 0; i < N; i++) OK(drv.copy(drv.self, 0, cell, (uintptr_t)&value, 8, BRINGUP_HOST_TO_DEVICE, 0, NULL));
+  double t1 = now_ns();
+  for (int i = 0; i < N; i++) {
+    OK(drv.event_record(drv.self, 0, 0, &event));
+    OK(drv.event_wait(drv.self, 0, event, 0, -1));
+    OK(drv.event_destroy(drv.self, 0, event));
+  }
+  double t2 = now_ns();
+  for (int i = 0; i < N / 100; i++) {
+    OK(drv.host_function(drv.self, 0, 0, count_up, &(int){0}));
+    OK(drv.event_record(drv.self, 0, 0, &event));
+    OK(drv.event_wait(drv.self, 0, event, 0, -1));
+    OK(drv.event_destroy(drv.self, 0, event));
+  }
+  double t3 = now_ns();
+  printf("8-byte copy, inline %.0f ns; event record + wait + destroy, idle %.0f ns; queued round trip %.0f ns\n",
+         (t1 - t0) / N, (t2 - t1) / N, (t3 - t2) / (N / 100));
+  OK(drv.close(drv.self, 0));
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && !strcmp(argv[1], "--bench")) return bench();
+  for (int clock = 0; clock < 2; clock++) {
+    bringup_device_spec spec;
+    pthread_t threads[THREADS];
+    uint64_t ns;
+    start_driver(clock ? "devices=3,memory=512M,peak_flops.float32=1e12,bandwidth=1e11,launch_ns=100"
+                       : "devices=3,memory=512M");
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, user, (void *)i);
+    for (int i = 0; i < 50; i++) {
+      OK(drv.clock(drv.self, i % DEVICES, &ns));
+      usleep(1000);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int d = 0; d < DEVICES; d++) {
+      OK(drv.host_function(drv.self, d, 0, nap, NULL));
+      OK(drv.close(drv.self, d)); /* drains */
+      REFUSED(drv.alloc(drv.self, d, 8, &ns));
+      OK(drv.open(drv.self, d, &spec));
+      OK(drv.alloc(drv.self, d, 8, &ns));
+      OK(drv.close(drv.self, d));
+    }
+  }
+  partitions();
+  puts("sim_stress: clean");
+  return 0;
+}

@@ -1,0 +1,247 @@
+"""The op-level check itself: it passes what is right and catches what is wrong. Needs torch, no bringup device."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bringup.kit.gaps import Gap, GapsFileError, default_gaps_file, judge, load_gaps
+from bringup.kit.op_cases import Case, CaseResult, Status, list_cases, load_op_list
+from bringup.kit.op_checks import OpReport, main_ops, run_op_checks
+from bringup.kit.op_compare import Mismatch, check_distribution, compare, tolerance_override
+from bringup.kit.op_samples import copy_to
+from bringup.kit.op_workers import OpCheckError
+
+BROKEN = "tests.unit.broken_ops:OPS"
+KINDS = ("forward", "backward", "error")
+
+
+@pytest.fixture(scope="module")
+def broken() -> OpReport:
+    """One run over all broken operators with a short limit per case; one worker, so that each has predecessors."""
+    return run_op_checks("cpu", kinds=("forward",), op_list=BROKEN, timeout=5, workers=1)
+
+
+def status_of(report: OpReport, op: str, kind: str = "forward") -> CaseResult:
+    return next(r for r in report.results if (r.case.op, r.case.kind) == (op, kind))
+
+
+@pytest.mark.parametrize("op", ["good", "good_out", "good_random"])
+def test_right_operators_pass(broken: OpReport, op: str) -> None:
+    result = status_of(broken, op)
+    assert (result.status, result.message, result.samples_run) == (Status.PASS, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("wrong_value", "not close"),
+        ("wrong_dtype", "dtype torch.float32 expected, got torch.float64"),
+        ("wrong_shape", "shape"),
+        ("wrong_nan", "not close"),
+        ("wrong_structure", "a tensor expected, got tuple"),
+        ("raises", "RuntimeError: no kernel for this"),
+        ("spoils_input", "result[1]"),
+        ("inplace_elsewhere", "in-place: result[1]: True expected, got False"),
+        ("ignores_out", "out=: "),
+        ("ignores_seed", "the same seed gives two results"),
+    ],
+)
+def test_wrong_operators_fail(broken: OpReport, op: str, message: str) -> None:
+    result = status_of(broken, op)
+    assert result.status is Status.FAIL
+    assert message in result.message
+    assert result.sample == 0
+
+
+def test_a_crash_costs_one_case_and_says_the_signal(broken: OpReport) -> None:
+    crash = status_of(broken, "crashes")
+    assert crash.status is Status.CRASH
+    assert crash.message.startswith("SIGSEGV")
+    assert "broken_ops.py" in crash.message, "the worker's last words (faulthandler) are kept"
+    assert crash.note.startswith("alone in a fresh worker: crash")
+    assert len(broken.results) == len(load_op_list(BROKEN)), "the cases after the crash ran"
+
+
+def test_a_hang_is_a_timeout(broken: OpReport) -> None:
+    assert status_of(broken, "hangs").status is Status.TIMEOUT
+    assert broken.seconds < 60
+
+
+@pytest.mark.parametrize(("op", "message"), [("cpu_raises", "no kernel"), ("cpu_disagrees", "CPU against itself")])
+def test_what_fails_on_the_cpu_does_not_count(broken: OpReport, op: str, message: str) -> None:
+    result = status_of(broken, op)
+    assert result.status is Status.CPU_FAILS
+    assert message in result.message
+    assert op not in [r.case.op for r in broken.verdict.undeclared]
+
+
+def test_wrong_gradients_and_errors_fail() -> None:
+    names = ["good", "wrong_gradient", "good_error", "other_error", "no_error"]
+    report = run_op_checks("cpu", kinds=("backward", "error"), ops=names, op_list=BROKEN, workers=2)
+    found = {(r.case.op, r.case.kind): r.status.value for r in report.results}
+    assert found["good", "backward"] == "pass"
+    assert found["wrong_gradient", "backward"] == "fail"
+    assert found["good", "error"] == "skip"
+    assert found["good_error", "error"] == "pass"
+    assert found["other_error", "error"] == found["no_error", "error"] == "fail"
+    assert "TypeError: not like that; the CPU says RuntimeError" in status_of(report, "other_error", "error").message
+
+
+def test_real_operators_pass_against_themselves() -> None:
+    names = "add nn.functional.relu nn.functional.dropout linalg.svd sort empty view_as_real bernoulli".split()
+    seen: list[tuple[int, int]] = []
+    report = run_op_checks(
+        "cpu",
+        kinds=KINDS,
+        dtypes=("float32", "complex64"),
+        ops=names,
+        samples=3,
+        progress=lambda done, total, result: seen.append((done, total)),
+    )
+    assert report.ok, report.summary()
+    assert not [r for r in report.results if r.status not in (Status.PASS, Status.SKIP)]
+    assert report.counts()["forward", "float32"] == {"pass": 7, "skip": 1}
+    assert seen == [(n, len(report.results)) for n in range(1, len(report.results) + 1)]
+
+
+def test_json_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    assert main_ops(driver="cpu", ops="abs,jiterator_unary", samples=2, json_file=str(out)) == 0
+    written = json.loads(out.read_text())
+    assert written["ok"]
+    assert written["device"] == "cpu"
+    assert written["versions"]["torch"] == torch.__version__
+    assert written["counts"] == [{"kind": "forward", "dtype": "float32", "pass": 1, "cpu_fails": 1}]
+    assert [(row["op"], row["status"]) for row in written["rows"]] == [("jiterator_unary", "cpu_fails")]
+    assert "2 cases on cpu" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_done_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.monotonic()
+    with pytest.raises(OpCheckError, match="device 'xla' cannot be used"):
+        run_op_checks("xla", ops=["add"])
+    with pytest.raises(OpCheckError, match="no operator of the list matches 'no_such_\\*'"):
+        run_op_checks("cpu", ops=["no_such_*"])
+    with pytest.raises(ValueError, match="unknown kind 'sideways'"):
+        run_op_checks("cpu", kinds=("sideways",))
+    assert main_ops(driver="cpu", kinds="sideways") == 2
+    assert "sideways" in capsys.readouterr().err
+    assert time.monotonic() - begin < 120
+
+
+def results(*statuses: tuple[str, str, Status]) -> list[CaseResult]:
+    return [CaseResult(Case(op, "forward", dtype), status) for op, dtype, status in statuses]
+
+
+def test_gaps_are_strict() -> None:
+    star = Gap("add", "forward", ("*",), "why")
+    half = Gap("mul", "forward", ("float16",), "why")
+    ran = results(("add", "float32", Status.FAIL), ("add", "int64", Status.PASS), ("mul", "float16", Status.CRASH))
+    assert judge([star, half], ran, ["add", "mul"]).ok
+    assert [r.case.op for r in judge([star], ran, ["add", "mul"]).undeclared] == ["mul"]
+    passing = judge([star], results(("add", "float32", Status.PASS)), ["add"])
+    assert passing.passing == [star]
+    assert not passing.ok
+    assert judge([star], results(("add", "float32", Status.CPU_FAILS)), ["add"]).ok
+    assert judge([half], results(("mul", "float32", Status.PASS)), ["mul"]).ok, "not among its dtypes"
+    assert judge([half], results(("mul", "float32", Status.FAIL)), ["mul"]).undeclared
+    assert judge([Gap("mull", "forward", ("*",), "why")], [], ["mul"]).unknown
+
+
+def test_a_gap_that_passes_fails_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.toml"
+    entry = '[[gap]]\nop = "{}"\nkind = "forward"\ndtypes = ["*"]\nreason = "declared for the test"\n'
+    path.write_text(entry.format("good") + entry.format("raises") + entry.format("nothing"))
+    report = run_op_checks("cpu", ops=["good", "raises"], op_list=BROKEN, gaps=path)
+    assert report.exit_code == 1
+    assert [g.op for g in report.verdict.passing] == ["good"]
+    assert [g.op for g in report.verdict.unknown] == ["nothing"]
+    assert [r.case.op for r in report.verdict.declared] == ["raises"]
+    assert "DECLARED GAP PASSES good" in report.summary()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[gap]]\nop = "a"\nkind = "forward"\ndtypes = ["*"]\n', "missing or unknown: reason"),
+        ('[[gap]]\nop = "a"\nkind = "forward"\ndtypes = ["*"]\nreason = " "\n', "reason must be"),
+        ('[[gap]]\nop = "a"\nkind = "up"\ndtypes = ["*"]\nreason = "r"\n', "kind 'up' is none of"),
+        ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = "*"\nreason = "r"\n', "dtypes must be a list"),
+        ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = ["*"]\nreason = "r"\n' * 2, "declared twice"),
+        ("[[gaps]]\n", "unknown gaps"),
+        ("[[gap", "gaps.toml"),
+    ],
+)
+def test_a_gaps_file_that_is_unclear_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "gaps.toml"
+    path.write_text(text)
+    with pytest.raises(GapsFileError, match=message):
+        load_gaps(path)
+
+
+def test_shipped_gaps_are_readable_and_name_operators() -> None:
+    path = default_gaps_file("sim:1")
+    assert path is not None
+    assert judge(load_gaps(path), [], load_op_list()).unknown == []
+    assert default_gaps_file("nothing") is None
+
+
+def test_cases_of_all_dtypes() -> None:
+    ops = load_op_list()
+    cases, skipped = list_cases(ops, ("forward",), ("all",))
+    assert len(cases) == sum(len(op.dtypes) for op in ops.values())
+    assert not skipped
+    cases, skipped = list_cases(ops, ("backward",), ("all",), ["mul"])
+    assert [c.dtype for c in cases] == ["complex64", "float32", "float64"]
+    cases, skipped = list_cases(ops, ("forward",), ("float32",))
+    assert len(cases) + len(skipped) == len(ops)
+
+
+def test_copies_keep_layout_and_aliasing() -> None:
+    base = torch.arange(24.0).view(4, 6)
+    view = base.t()[1:, ::2]
+    expanded = torch.ones(1, 3).expand(5, 3)
+    conj = torch.tensor([1 + 2j]).conj()
+    leaf = torch.ones(2, requires_grad=True)
+    value = ([view, {"base": base}], expanded, conj, leaf, {"device": "cpu", "dtype": torch.int8})
+    (moved, inner), wide, conjugated, grad, options = copy_to(value, "cpu")
+    assert moved.stride() == view.stride()
+    assert moved.storage_offset() == view.storage_offset()
+    assert moved.data_ptr() != view.data_ptr()
+    assert torch.equal(moved, view)
+    inner["base"].zero_()
+    assert moved.eq(0).all(), "aliasing is kept among the copies"
+    assert not view.eq(0).all(), "and with the original there is none"
+    assert wide.stride() == (0, 1)
+    assert conjugated.is_conj()
+    assert torch.equal(conjugated, conj)
+    assert grad.is_leaf
+    assert grad.requires_grad
+    assert options == {"device": "cpu", "dtype": torch.int8}
+
+
+def test_tolerances_come_from_the_opinfo() -> None:
+    ops = load_op_list()
+    assert tolerance_override(ops["nn.functional.relu"], torch.float32, "forward") is None
+    widened = [name for name, op in ops.items() if tolerance_override(op, torch.float32, "forward")]
+    assert 5 < len(widened) < 60
+    with pytest.raises(Mismatch):
+        compare(torch.ones(2), torch.ones(2) + 1e-3, "cpu")
+    compare(torch.ones(2), torch.ones(2) + 1e-3, "cpu", override=(0.0, 2e-3))
+    compare(torch.ones(2), torch.ones(2) + 1e-3, "cpu", values=False)
+
+
+def test_distributions_are_told_apart() -> None:
+    def draw(**options: float) -> list[torch.Tensor]:
+        return [torch.empty(50).uniform_(*options.values()) for _ in range(16)]
+
+    check_distribution(draw(low=0, high=1), draw(low=0, high=1))
+    with pytest.raises(Mismatch, match="distributed differently"):
+        check_distribution(draw(low=0, high=1), draw(low=0, high=1.5))
+    with pytest.raises(Mismatch, match="distributed differently"):
+        check_distribution(draw(low=0, high=1), [torch.full((50,), 0.5)] * 16)
