@@ -23,7 +23,7 @@ from timing import Pair, Side, compare, compare_imports
 if TYPE_CHECKING:
     import torch
 
-TINY = "tiny ops, geometric mean"
+TINY = "geomean of these"
 
 #: What the project promises: (largest allowed value, how it is counted).
 BARS: dict[str, tuple[float, str]] = {
@@ -67,10 +67,18 @@ class Row:
     value: float
     bar: float | None = None
     counted: str = "ratio"
+    control: float = 1.0
+    uncertainty: float = 0.0
+    noisy: bool = False
 
     @property
     def met(self) -> bool | None:
-        return None if self.bar is None else self.value <= self.bar
+        """None where there is no bar, or where the machine was too busy to say."""
+        return None if self.bar is None or self.noisy else self.value <= self.bar
+
+    @property
+    def verdict(self) -> str:
+        return "noisy" if self.noisy else {None: "", True: "met", False: "NOT met"}[self.met]
 
 
 def names_on(device: torch.device) -> dict[str, Any]:
@@ -115,26 +123,26 @@ def measure(device: torch.device, quick: bool) -> Iterator[Row]:
     import torch
 
     torch.set_num_threads(1)
-    rounds = 15 if quick else 80
+    rounds = 20 if quick else 80
     on_cpu, on_device = names_on(torch.device("cpu")), names_on(device)
 
     def synchronize() -> None:
         torch.accelerator.synchronize(device)
 
     wait = {} if device.type == "cpu" else {"synchronize": synchronize}
-    ratios = []
+    tiny: list[Pair] = []
     for name, statement in {**TINY_OPS, **LARGE_OPS}.items():
         used = [key for key in on_cpu if key in statement]
         pair = compare(
             Side(statement, {key: on_cpu[key] for key in used}),
             Side(statement, {key: on_device[key] for key in used}, **wait),
-            rounds=rounds if name in TINY_OPS else rounds // 2,
+            rounds=rounds,
         )
-        if name in TINY_OPS:
-            ratios.append(pair.ratio)
         yield judged(name, pair)
-        if len(ratios) == len(TINY_OPS) and name not in LARGE_OPS:
-            yield Row(TINY, None, None, statistics.geometric_mean(ratios), *BARS[TINY])
+        if name in TINY_OPS:
+            tiny.append(pair)
+            if len(tiny) == len(TINY_OPS):
+                yield judged_together(tiny)
     yield judged(
         "import torch", compare_imports("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, 3 if quick else 10)
     )
@@ -143,23 +151,34 @@ def measure(device: torch.device, quick: bool) -> Iterator[Row]:
 def judged(name: str, pair: Pair) -> Row:
     bar, counted = BARS.get(name, (None, "ratio"))
     value = pair.ratio if counted == "ratio" else pair.device - pair.cpu
-    return Row(name, pair.cpu, pair.device, value, bar, counted)
+    return Row(name, pair.cpu, pair.device, value, bar, counted, pair.control, pair.uncertainty, pair.noisy)
 
 
-def cells(row: Row) -> tuple[str, str, str, str, str, str]:
+def judged_together(pairs: list[Pair]) -> Row:
+    """The geometric mean; errors of single ops average out, so it is judged by the means of control and uncertainty."""
+    value = statistics.geometric_mean(pair.ratio for pair in pairs)
+    control = statistics.geometric_mean(pair.control for pair in pairs)
+    mean = Pair(0.0, 0.0, value, control, statistics.mean(pair.uncertainty for pair in pairs))
+    return Row(TINY, None, None, value, *BARS[TINY], mean.control, mean.uncertainty, mean.noisy)
+
+
+def cells(row: Row) -> tuple[str, ...]:
     def micro(seconds: float | None) -> str:
-        return "" if seconds is None else f"{seconds * 1e6:,.2f}" if seconds < 0.1 else f"{seconds * 1e6:,.0f}"
+        return "" if seconds is None else f"{seconds * 1e6:,.2f}" if seconds < 1e-3 else f"{seconds * 1e6:,.0f}"
 
     seconds = row.counted != "ratio"
-    value = f"{row.value:+.3f} s" if seconds else f"{row.value:.2f}"
+    value = f"{row.value:+.2f} s" if seconds else f"{row.value:.2f}"
     bar = "" if row.bar is None else f"≤ {row.bar:+.2f} s" if seconds else f"≤ {row.bar:.2f}"
-    return row.name, micro(row.cpu), micro(row.device), value, bar, {None: "", True: "met", False: "NOT met"}[row.met]
+    doubt = "" if seconds else f"{row.uncertainty:.0%}"
+    control = "" if seconds else f"{row.control:.2f}"
+    return row.name, micro(row.cpu), micro(row.device), value, doubt, control, bar, row.verdict
 
 
 def print_table(rows: list[Row], title: str, device: str) -> None:
-    head = ("", "CPU µs", f"{device} µs", "ratio", "bar", "")
+    head = ("", "CPU µs", f"{device} µs", "ratio", "±", "A/A", "bar", "")
     body = [cells(row) for row in rows]
     try:
+        from rich import box
         from rich.console import Console
         from rich.table import Table
     except ImportError:
@@ -171,12 +190,14 @@ def print_table(rows: list[Row], title: str, device: str) -> None:
             ]
             print("  ".join(cells_).rstrip())
         return
-    table = Table(title=title)
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, name in enumerate(head):
-        table.add_column(name, justify="left" if index == 0 else "right")
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     for line, row in zip(body, rows, strict=True):
         table.add_row(*line, style={None: None, True: "green", False: "red"}[row.met])
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 96)  # a pipe has 80 columns: too few
+    console.print(table)
 
 
 def plot(rows: list[Row], path: Path, device: str) -> None:
@@ -238,6 +259,7 @@ def main() -> None:
 
     device = open_device(options.device)
     rows = []
+    load = os.getloadavg()
     for row in measure(device, options.quick):
         rows.append(row)
         if sys.stderr.isatty():
@@ -248,9 +270,16 @@ def main() -> None:
     about = machine()
     print_table(rows, f"{device} against the CPU · {about['cpu']} · torch {about['torch']} · one thread", device.type)
     print(f"aim for the tiny ops: 1.20; bars met: {sum(row.met is True for row in rows)} of {len(BARS)}")
+    if any(row.noisy for row in rows):
+        print(f"noisy rows prove nothing: at the start the load was {load[0]:.1f} on {os.cpu_count()} cores")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        result = {"device": str(device), "machine": about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
+        result = {
+            "device": str(device),
+            "machine": about,
+            "load": load,
+            "rows": [{**asdict(row), "met": row.met} for row in rows],
+        }
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot, device.type)

@@ -4,6 +4,10 @@ The two sides of a comparison run within a millisecond of each other, so a slow 
 clock change) hits both. A round is a few bursts of each side in alternating order; the minimum of a side's bursts is
 its time in that round, because noise only adds. The ratio is the median over rounds of (device minimum / CPU minimum).
 
+A crowded machine still fools this: with load 5.7 on two cores, seven rounds gave 0.42 for a matrix product whose true
+ratio is 1.00. So the CPU side runs twice in every round. `control` is CPU against CPU and should be 1; `uncertainty` is
+the half width of the median's 95 % interval, relative. A row that fails either is noisy, and gets no verdict.
+
     pair = compare(Side("x.add(y)", cpu_names), Side("x.add(y)", device_names, synchronize))
     print(pair.cpu, pair.device, pair.ratio)
 """
@@ -21,6 +25,7 @@ from typing import Any
 
 BURST_SECONDS = 300e-6  # long enough that one clock read and one synchronize (under 1 µs each) do not count
 BURSTS_PER_ROUND = 4
+TRUSTED = 0.05  # how far the control may be from 1, and how wide the uncertainty may be
 
 
 def _nothing() -> None:
@@ -56,33 +61,49 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Seconds per call on each side, and the paired ratio."""
+    """Seconds per call on each side, the paired ratio, and how far to believe it."""
 
     cpu: float
     device: float
     ratio: float
+    control: float = 1.0
+    uncertainty: float = 0.0
+
+    @property
+    def noisy(self) -> bool:
+        return abs(self.control - 1) > TRUSTED or self.uncertainty > TRUSTED
 
 
 def compare(cpu: Side, device: Side, rounds: int = 60) -> Pair:
     """Interleaved measurement of two sides; see the top of this file."""
-    sides = (cpu.burst(), device.burst())
+    sides = (cpu.burst(), device.burst(), cpu.burst())
     counts = tuple(_calls_per_burst(side) for side in sides)
-    minima: tuple[list[float], list[float]] = ([], [])
+    minima: tuple[list[float], ...] = ([], [], [])
     collecting = gc.isenabled()
     gc.disable()
     try:
         for index in range(rounds):
-            best = [float("inf"), float("inf")]
+            best = [float("inf")] * len(sides)
             for burst in range(BURSTS_PER_ROUND):
-                for which in (0, 1) if (index + burst) % 2 else (1, 0):
+                for step in range(len(sides)):  # every side gets every place in the order equally often
+                    which = (step + index + burst) % len(sides)
                     best[which] = min(best[which], sides[which](counts[which]))
-            minima[0].append(best[0])
-            minima[1].append(best[1])
+            for which, seconds in enumerate(best):
+                minima[which].append(seconds)
     finally:
         if collecting:
             gc.enable()
-    ratios = [on_device / on_cpu for on_cpu, on_device in zip(*minima, strict=True)]
-    return Pair(statistics.median(minima[0]), statistics.median(minima[1]), statistics.median(ratios))
+    ratios = [on_device / on_cpu for on_cpu, on_device, _ in zip(*minima, strict=True)]
+    controls = [again / on_cpu for on_cpu, _, again in zip(*minima, strict=True)]
+    ratio = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return Pair(
+        cpu=statistics.median(minima[0]),
+        device=statistics.median(minima[1]),
+        ratio=ratio,
+        control=statistics.median(controls),
+        uncertainty=1.57 * (high - low) / len(ratios) ** 0.5 / ratio,  # the notch of a box plot
+    )
 
 
 def _calls_per_burst(side: Callable[[int], float]) -> int:

@@ -244,7 +244,7 @@ def _set(policy: str, ops: Mapping[str, str]) -> None:
 def capture_stack() -> str:
     """The user's part of the Python stack, innermost first, one call per line; empty on a thread without Python."""
     lines: list[str] = []
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe().f_back  # None on a thread of autograd
     while frame is not None and len(lines) < _STACK_DEPTH:
         code = frame.f_code
         if not _is_ours(code.co_filename):

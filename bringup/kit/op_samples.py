@@ -13,6 +13,10 @@ from typing import Any
 import torch
 
 
+#: Ops that PyTorch gives CPU tensors whatever the device of the first: sections to split by.
+TAKES_CPU_ARGUMENTS = frozenset({"tensor_split"})
+
+
 @dataclass(frozen=True)
 class Call:
     """The arguments of one call; ``finish`` picks what of the result is unique and differentiable (says the OpInfo)."""
@@ -21,16 +25,22 @@ class Call:
     kwargs: dict[str, Any]
     finish: Callable[[Any], Any]
     broadcasts_input: bool
+    only_input_moves: bool = False
 
     @classmethod
-    def of(cls, sample: Any) -> Call:
+    def of(cls, op: Any, sample: Any) -> Call:
         """The call that an OpInfo ``SampleInput`` describes."""
         args = (sample.input, *sample.args)
-        return cls(args, dict(sample.kwargs), sample.output_process_fn_grad, bool(sample.broadcasts_input))
+        finish, broadcasts = sample.output_process_fn_grad, bool(sample.broadcasts_input)
+        return cls(args, dict(sample.kwargs), finish, broadcasts, op.name in TAKES_CPU_ARGUMENTS)
 
     def on(self, device: str) -> Call:
         """A copy whose tensors live on ``device``; always new memory, also on the CPU."""
-        args, kwargs = copy_to((self.args, self.kwargs), device)
+        if self.only_input_moves:
+            first, (rest, kwargs) = copy_to(self.args[0], device), copy_to((self.args[1:], self.kwargs), "cpu")
+            args = (first, *rest)
+        else:
+            args, kwargs = copy_to((self.args, self.kwargs), device)
         return Call(args, kwargs, self.finish, self.broadcasts_input)
 
     def tensors(self) -> list[torch.Tensor]:
@@ -64,7 +74,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def copy_to(value: Any, device: str) -> Any:
-    """A deep copy on ``device``: tensors, generators, ``torch.device`` values, and ``"cpu"`` under a ``device`` key.
+    """A deep copy on ``device``: tensors, generators, ``torch.device`` values, and the word ``"cpu"``.
 
     >>> copy_to([torch.ones(4)[::2]], "cpu")[0].stride()
     (2,)
@@ -86,11 +96,13 @@ class _Copier:
                 self.tensors[id(value)] = self._tensor(value)
             return self.tensors[id(value)]
         if isinstance(value, dict):
-            return {k: self.device if k == "device" and v == "cpu" else self.copy(v) for k, v in value.items()}
+            return {k: self.copy(v) for k, v in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*(self.copy(v) for v in value))
         if type(value) in (list, tuple):
             return type(value)(self.copy(v) for v in value)
+        if value == "cpu" and isinstance(value, str):
+            return self.device
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
         if isinstance(value, torch.Generator):

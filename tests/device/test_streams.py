@@ -85,6 +85,19 @@ def test_a_sleeping_stream_does_not_block_the_caller(module: Any) -> None:
 
 
 @pytest.mark.usefixtures("asynchronous")
+def test_a_synchronized_stream_is_idle(module: Any) -> None:
+    """Many times: a worker that reports its last work before it counts itself idle loses this race now and then."""
+    late = 0
+    for _ in range(300):
+        stream = module.Stream()
+        with module.stream(stream):
+            module._sleep(1)
+        stream.synchronize()
+        late += not stream.query()
+    assert late == 0, f"query() was False after synchronize() {late} times of 300"
+
+
+@pytest.mark.usefixtures("asynchronous")
 def test_wait_event_orders_two_streams(module: Any, device: str) -> None:
     first, second = module.Stream(), module.Stream()
     buffer = torch.zeros(ELEMENTS, device=device)
@@ -212,8 +225,8 @@ def test_recorded_memory_comes_back_when_the_stream_is_done(module: Any, device:
     with held(reader):
         x.record_stream(reader)
         del x
-        module.empty_cache()
-        assert module.memory_reserved() > before, "memory that a stream still uses was given back"
+        stats = module.memory_stats()
+        assert stats["active_bytes.all.current"] >= stats["allocated_bytes.all.current"] + 4 * ELEMENTS
     module.empty_cache()
     assert module.memory_reserved() == before
 

@@ -149,12 +149,24 @@ def test_trap_16_a_backward_without_kernel_is_a_python_error_that_names_the_op(d
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-            return torch.ops.aten._thnn_fused_gru_cell_backward(gradient, gradient, False)
+            return torch.ops.aten._cslt_compress(gradient)
 
     x = torch.ones(2, 2, device=device, requires_grad=True)
-    with pytest.raises((RuntimeError, NotImplementedError), match=r"_thnn_fused_gru_cell_backward"):
+    with pytest.raises((RuntimeError, NotImplementedError), match="_cslt_compress"):
         Broken.apply(x).sum().backward()
     assert torch.ones(2, device=device).sum().item() == 2
+
+
+def test_trap_16_a_bad_workspace_is_an_error(device: str, run_python: Callable[..., Any]) -> None:
+    """In a process of its own: arguments of the wrong size must not crash."""
+    run_python(f"""
+        import torch
+        x = torch.ones(2, 2, device={device!r})
+        try:
+            torch.ops.aten._thnn_fused_gru_cell_backward(x, x, False)
+        except (RuntimeError, ValueError, NotImplementedError):
+            pass
+        """)
 
 
 # ---- storages ----

@@ -72,6 +72,16 @@ bool device_to_device(const Tensor& to, const Tensor& from) {
   });
 }
 
+// Metadata describes a storage, so it goes along when a whole storage is copied into one that has none.
+void carry_metadata(const Tensor& to, const Tensor& from) {
+  StorageImpl* source = extras_of(from.storage().unsafeGetStorageImpl());
+  if (C10_LIKELY(!source || !source->has_metadata)) return;
+  StorageImpl* target = extras_of(to.storage().unsafeGetStorageImpl());
+  if (!target || target->has_metadata || from.nbytes() != source->nbytes() || to.nbytes() != target->nbytes()) return;
+  target->metadata = source->metadata;
+  target->has_metadata = true;
+}
+
 // Two devices of one driver that can talk to each other. Streams on both sides wait for each other's work.
 bool peer_copy(const Tensor& to, const Tensor& from) {
   const c10::DeviceIndex to_index = to.device().index(), from_index = from.device().index();
@@ -154,6 +164,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       self.device(), " is not possible directly: go through the CPU");
 
   if (on_device(self) && on_device(from)) {
+    if (same_bytes(self, from)) carry_metadata(self, from);
     if (self.device() != from.device())
       between_devices(self, from, non_blocking);
     else if (!same_bytes(self, from) || !device_to_device(self, from))

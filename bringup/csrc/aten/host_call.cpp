@@ -2,6 +2,7 @@
 #include "aten/host_call.h"
 
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <c10/core/CPUAllocator.h>
@@ -134,10 +135,14 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kDeviceType) return tensor;
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) return stand_in_sparse(tensor);
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  for (const auto& [original, known] : stand_ins_)
+    if (original == &impl) return known;
   const Shared& shared = shared_of(tensor.storage().unsafeGetStorageImpl());
-  return tensor_over(c10::Storage(shared.host), c10::DispatchKey::CPU, impl,
-                     impl.numel() == 0 && !zero_copy_ ? 0
-                                                      : impl.storage_offset() - static_cast<int64_t>(shared.low / impl.itemsize()));
+  const bool elsewhere = impl.numel() == 0 && !zero_copy_; // nothing was copied out for it
+  const int64_t offset = impl.storage_offset() - static_cast<int64_t>(shared.low / impl.itemsize());
+  stand_ins_.emplace_back(
+      &impl, tensor_over(c10::Storage(shared.host), c10::DispatchKey::CPU, impl, elsewhere ? 0 : offset));
+  return stand_ins_.back().second;
 }
 
 at::Tensor HostCall::stand_in_sparse(const at::Tensor& tensor) {
@@ -154,7 +159,11 @@ at::Tensor HostCall::stand_in_sparse(const at::Tensor& tensor) {
 // ---- after the call ----
 
 void HostCall::write_back(const at::Tensor& original, const at::Tensor& stand_in) {
-  if (!original.defined() || original.device().type() != kDeviceType || original.layout() != c10::kStrided) return;
+  if (!original.defined() || original.device().type() != kDeviceType) return;
+  if (C10_UNLIKELY(original.layout() != c10::kStrided)) {
+    write_back_sparse(original, stand_in);
+    return;
+  }
   const Shared& shared = shared_of(original.storage().unsafeGetStorageImpl());
   const c10::TensorImpl& now = *stand_in.unsafeGetTensorImpl();
   c10::TensorImpl* impl = original.unsafeGetTensorImpl();
@@ -169,6 +178,32 @@ void HostCall::write_back(const at::Tensor& original, const at::Tensor& stand_in
     impl->set_sizes_and_strides(now.sizes(), now.strides(),
                                 now.storage_offset() + static_cast<int64_t>(shared.low / impl->itemsize()));
   if (!zero_copy_) copy_back(original, stand_in, shared);
+}
+
+void HostCall::write_back_sparse(const at::Tensor& original, const at::Tensor& stand_in) {
+  if (original.is_sparse()) {
+    auto* impl = at::sparse::get_sparse_impl(original);
+    impl->raw_resize_(stand_in.sparse_dim(), stand_in.dense_dim(), stand_in.sizes());
+    impl->set_indices_and_values_unsafe(result(stand_in._indices()), result(stand_in._values()));
+    impl->set_coalesced(stand_in.is_coalesced());
+  } else {
+    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(stand_in);
+    at::sparse_csr::get_sparse_csr_impl(original)->set_member_tensors(result(compressed), result(plain),
+                                                                      result(stand_in.values()), stand_in.sizes());
+  }
+  for (const Shared& shared : shared_) // members that were changed in place
+    if (!zero_copy_ && shared.high > shared.low) {
+      bringup_placement placement = placement_of(shared.device);
+      placement.offset = shared.low;
+      const bool partitioned = device_->spec().partitions > 1;
+      const uint64_t base = reinterpret_cast<uint64_t>(shared.device->data());
+      translated([&] {
+        device_->copy(partitioned ? base : base + shared.low, reinterpret_cast<uint64_t>(shared.host->data()),
+                      shared.high - shared.low, BRINGUP_HOST_TO_DEVICE, current_stream(index_),
+                      partitioned ? &placement : nullptr);
+        device_->drain(current_stream(index_));
+      });
+    }
 }
 
 // The kernel grew an `out=` tensor (trap 11): its new memory becomes the memory of the original storage.

@@ -48,6 +48,7 @@ class HostCall {
   };
 
   Shared& shared_of(c10::StorageImpl* storage);
+  void write_back_sparse(const at::Tensor& original, const at::Tensor& stand_in);
   at::Tensor stand_in_sparse(const at::Tensor& tensor);
   at::Tensor result_sparse(const at::Tensor& cpu);
   at::Tensor fresh_result(const at::Tensor& cpu); // of memory that no argument shares
@@ -63,6 +64,8 @@ class HostCall {
   uint64_t bytes_moved_ = 0;
   c10::SmallVector<Shared, 6> shared_;
   c10::SmallVector<Adopted, 2> adopted_;
+  // A tensor given twice is one stand-in: kernels tell in-place use by the tensor's identity.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> stand_ins_;
 };
 
 // A device tensor over a storage, with the metadata of a CPU one.

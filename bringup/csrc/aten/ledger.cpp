@@ -64,6 +64,7 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
     : schema(op_schema),
       base_name(op_schema.name()),
       name(op_schema.name() + (op_schema.overload_name().empty() ? "" : "." + op_schema.overload_name())),
+      shows_requires_grad(op_schema.name() == "aten::_sparse_mm_reduce_impl"),
       cpu_tensors_allowed(takes_cpu_tensors(op_schema.name())) {
   for (const auto& argument : schema.arguments())
     mutated.push_back(argument.alias_info() && argument.alias_info()->isWrite());

@@ -27,6 +27,7 @@ struct OpRecord {
   std::vector<bool> mutated;          // per argument
   std::vector<int> returned_argument; // per return: the argument it is, or -1
   bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)
+  bool shows_requires_grad = false;   // its kernel computes more when a gradient will be asked for
   bool cpu_tensors_allowed = false;   // lengths and indices that PyTorch itself accepts on the CPU
 
   // The ledger's row.

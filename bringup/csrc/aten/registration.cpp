@@ -2,6 +2,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <deque>
+#include <unordered_set>
+
 #include "aten/route.h"
 #include "torch/context.h"
 
@@ -47,10 +50,9 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
 } // namespace
 
 void register_library_ops() {
-  static std::vector<torch::Library>* libraries = new std::vector<torch::Library>();
+  static auto* libraries = new std::deque<torch::Library>(); // a deque: references into it stay good
   auto fallback = [&](DispatchKey key, torch::CppFunction&& function) {
-    libraries->emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    libraries->back().fallback(std::move(function));
+    libraries->emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__).fallback(std::move(function));
   };
   fallback(DispatchKey::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
   fallback(DispatchKey::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
@@ -59,20 +61,29 @@ void register_library_ops() {
   fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 
   auto& dispatcher = c10::Dispatcher::singleton();
-  libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  torch::Library& aten = libraries->back();
+  auto& aten = libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& sparse = libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  auto& csr = libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema()) continue;
+    if (!op || !op->hasSchema() || returns_view(op->schema())) continue;
     const std::string full = toString(name);
+    auto add = [&](torch::Library& library) {
+      library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
+    };
+    auto missing = [&](DispatchKey ours, DispatchKey cpu) {
+      return !op->hasKernelForDispatchKey(ours) && op->hasKernelForDispatchKey(cpu);
+    };
+    if (missing(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU)) add(sparse);
+    if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
     if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
       registered_routes().try_emplace(full, "native");
-      continue;
+    } else if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || full == "aten::mode.values") {
+      // (mode.values is a composite that refuses devices it does not know.)
+      add(aten);
+      registered_routes().emplace(full, "library");
     }
-    if (!hidden_by_composite(*op) || keeps_composite(name.name) || returns_view(op->schema())) continue;
-    aten.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
-    registered_routes().emplace(full, "library");
   }
 }
 

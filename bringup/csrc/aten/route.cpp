@@ -96,7 +96,11 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
     else if ((value.isNone() || value.isGenerator()) && is_generator(arguments[i]))
       value = cpu_generator_from(value, call.index());
     else
-      value = map_tensors(value, [&](const at::Tensor& tensor) { return call.stand_in(tensor); });
+      value = map_tensors(value, [&](const at::Tensor& tensor) {
+        at::Tensor stand_in = call.stand_in(tensor);
+        if (C10_UNLIKELY(record.shows_requires_grad) && tensor.requires_grad()) stand_in.set_requires_grad(true);
+        return stand_in;
+      });
     stand_ins.push_back(value);
   }
   {

@@ -6,5 +6,6 @@
 namespace bringup {
 
 void bind_storages(pybind11::module_& module);
+void register_metadata_pickling();
 
 } // namespace bringup

@@ -15,6 +15,9 @@ namespace py = pybind11;
 namespace bringup {
 namespace {
 
+// Found by bringup/core_binary.py before the library is loaded: a binary for another torch may not even load.
+__attribute__((used)) const char built_for[] = "bringup-torch=" BRINGUP_TORCH_VERSION ";";
+
 // ---- the GIL around the places where the runtime blocks ----
 
 void* let_gil_go() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
@@ -165,6 +168,7 @@ void attach(const std::string& type_name) {
   register_host_allocator();
   register_hooks();
   register_library_ops();
+  register_metadata_pickling();
 }
 
 } // namespace

@@ -1,7 +1,10 @@
 // What Python can do with one storage: its metadata, its placement over partitions, sharing it with another process.
 #include "python/bindings.h"
 
+#include <torch/csrc/jit/serialization/pickler_helper.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include <string_view>
 
 #include "torch/allocator.h"
 #include "torch/context.h"
@@ -108,7 +111,50 @@ c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, u
   });
 }
 
+// torch pickles a map of names to booleans for tensors of other devices. A name may be any text, so the bytes travel in
+// one: its hexadecimal form behind this prefix.
+constexpr std::string_view kMetadataName = "bringup_storage_metadata:";
+
+std::string to_hex(const std::string& bytes) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) text.append({digits[byte >> 4], digits[byte & 15]});
+  return text;
+}
+
+std::string from_hex(std::string_view text) {
+  std::string bytes;
+  auto digit = [&](char c) {
+    const bool number = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
+    TORCH_CHECK_VALUE(number || letter, "the storage metadata in this file is damaged");
+    return number ? c - '0' : c - 'a' + 10;
+  };
+  TORCH_CHECK_VALUE(text.size() % 2 == 0, "the storage metadata in this file is damaged");
+  for (size_t i = 0; i < text.size(); i += 2) bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
+  return bytes;
+}
+
+using PickledNames = std::unordered_map<std::string, bool>;
+
+void pickle_metadata(const at::Tensor& tensor, PickledNames& names) {
+  StorageImpl* extras = tensor.has_storage() ? extras_of(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+  if (extras && extras->has_metadata) names[std::string(kMetadataName) + to_hex(extras->metadata)] = true;
+}
+
+void unpickle_metadata(const at::Tensor& tensor, PickledNames& names) {
+  StorageImpl* extras = tensor.has_storage() ? extras_of(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+  for (const auto& [name, present] : names) {
+    if (!extras || !name.starts_with(kMetadataName)) continue;
+    extras->metadata = from_hex(std::string_view(name).substr(kMetadataName.size()));
+    extras->has_metadata = true;
+  }
+}
+
 } // namespace
+
+void register_metadata_pickling() {
+  torch::jit::TensorBackendMetaRegistry(kDeviceType, &pickle_metadata, &unpickle_metadata);
+}
 
 void bind_storages(py::module_& module) {
   module.def("storage_metadata", [](const c10::Storage& storage) -> py::object {

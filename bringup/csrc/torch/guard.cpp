@@ -86,12 +86,10 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     translated([&] { device_at(index).check_stream(static_cast<int32_t>(stream.id())); });
     return make(index, exchange_stream(index, static_cast<int32_t>(stream.id())));
   }
-#if BRINGUP_TORCH_MINOR >= 212
-  void* getStreamNativeHandle(const c10::Stream stream) const override {
+  void* getStreamNativeHandle(const c10::Stream stream) const { // overrides where torch has it, hence no keyword
     return reinterpret_cast<void*>(
         translated([&] { return device_at(stream.device_index()).stream_handle(static_cast<int32_t>(stream.id())); }));
   }
-#endif
   bool queryStream(const c10::Stream& stream) const override {
     return translated([&] { return device_at(stream.device_index()).query_stream(static_cast<int32_t>(stream.id())); });
   }

@@ -1,0 +1,62 @@
+// Sparse tensors on the device: members and constructors are ATen's own, which ask nothing of the device but memory.
+//
+// Everything else about sparse tensors takes the boxed route to the CPU's sparse kernels (see host_call.cpp).
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
+#include <torch/library.h>
+
+namespace bringup {
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
+  library.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  library.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  library.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_symint));
+  library.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  library.impl("_values", TORCH_FN(at::native::_values_sparse));
+  library.impl("indices", TORCH_FN(at::native::indices_sparse));
+  library.impl("values", TORCH_FN(at::native::values_sparse));
+  library.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  library.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  library.impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
+  library.impl("_dimV", TORCH_FN(at::native::dense_dim_sparse));
+  library.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  library.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  library.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  library.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
+  library.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+  library.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
+  library.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, library) {
+  library.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_compressed_symint));
+  library.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
+  library.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  library.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
+  library.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
+  library.impl("values", TORCH_FN(at::native::values_sparse_csr));
+  library.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
+  library.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+  library.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
+  library.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
+}
+
+} // namespace bringup

@@ -1,0 +1,1 @@
+"""The kit: what works on a device, and how fast, with evidence."""

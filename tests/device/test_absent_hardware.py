@@ -1,0 +1,76 @@
+"""A driver whose hardware is not there: PyTorch on the CPU works as if bringup were not installed (trap 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ABSENT = Path(__file__).with_name("chip_driver.py").read_text().replace("return 2", "return 0")
+REASON = "\n    def absent_reason(self) -> str:\n        return 'looked for /dev/chip0'\n"
+
+
+@pytest.fixture
+def run(run_python, tmp_path: Path):
+    (tmp_path / "chip.py").write_text(ABSENT + REASON)
+
+    def run(code: str):
+        path = tmp_path / "program.py"
+        path.write_text("import torch\nassert not torch.chip.is_available()\n" + code)
+        code = f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')"
+        return run_python(code, env={"BRINGUP_DRIVERS": str(tmp_path / "chip.py")})
+
+    return run
+
+
+def test_the_cpu_works(run) -> None:
+    run("""
+torch.manual_seed(0)
+x = torch.randn(4, requires_grad=True)
+(x * x).sum().backward()
+assert torch.equal(x.grad, 2 * x.detach())
+with torch.random.fork_rng():
+    torch.rand(2)
+with torch.autocast("cpu"):
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+assert not torch.accelerator.is_available()
+""")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_works(run, workers: int) -> None:
+    run(f"""
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == "__main__":
+    data = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4, num_workers={workers})
+    assert sum(batch.sum() for (batch,) in data) == 28
+""")
+
+
+@pytest.mark.slow
+def test_compile_works(run) -> None:
+    run("""
+compiled = torch.compile(lambda x: x.sin() + 1, backend="aot_eager")
+x = torch.randn(3, requires_grad=True)
+compiled(x).sum().backward()
+assert torch.allclose(x.grad, x.detach().cos())
+""")
+
+
+def test_the_device_says_what_was_looked_for(run) -> None:
+    run("""
+import bringup
+for use in (bringup.device, lambda: torch.chip.get_device_name(), lambda: torch.chip.set_device(0)):
+    try:
+        use()
+    except RuntimeError as error:
+        assert "no chip device: looked for /dev/chip0" in str(error), error
+    else:
+        raise AssertionError("no error")
+try:
+    torch.empty(2, device="chip")
+except (RuntimeError, ValueError) as error:
+    assert "chip" in str(error), error
+else:
+    raise AssertionError("no error")
+""")
