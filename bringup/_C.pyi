@@ -89,4 +89,4 @@ def set_stack_capture(function: Callable[[], str] | None) -> None:
 
 # ---- routes ----
 def routes() -> dict[str, str]:
-    """For every op the core registered itself: name with overload → library | native | random | composite | error."""
+    """Every ATen op on the device: name with overload → library | native | random | composite | error."""

@@ -37,6 +37,8 @@ Options check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::L
   TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, "a tensor of layout ",
                               c10::layout_or_default(layout), " cannot be created empty on ", Registry::get().type_name);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isQIntType(options.dtype), "quantized tensors (", c10::toString(options.dtype),
+                              ") cannot live on ", Registry::get().type_name, "; keep them on the CPU");
   check_dtype(device_at(options.index), options.dtype);
   return options;
 }

@@ -154,6 +154,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "copy_ from layout ", source.layout(), " to ", self.layout(), " on ",
                                 self.device(), ": convert them to dense tensors first");
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_quantized() && !source.is_quantized(), "aten::copy_: quantized tensors cannot live on ",
+                              on_device(self) ? self.device() : source.device(),
+                              "; dequantize() first, or keep the tensor on the CPU");
   if (source.is_complex() && !self.is_complex()) {
     TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
   }

@@ -264,7 +264,9 @@ void HostCall::copy_back(const at::Tensor& original, const at::Tensor& stand_in,
 at::Tensor HostCall::result(const at::Tensor& cpu) {
   if (!cpu.defined() || !cpu.device().is_cpu()) return cpu;
   if (C10_UNLIKELY(cpu.layout() != c10::kStrided)) return result_sparse(cpu);
-  TORCH_CHECK_NOT_IMPLEMENTED(cpu.has_storage(), op_, " returned a CPU tensor without storage");
+  TORCH_CHECK_NOT_IMPLEMENTED(cpu.has_storage() && !cpu.is_quantized(), op_, ": its result is a ",
+                              cpu.is_quantized() ? "quantized tensor" : "tensor without storage",
+                              ", which cannot live on ", device_->label(), "; keep it on the CPU");
   c10::StorageImpl* host = cpu.storage().unsafeGetStorageImpl();
   for (const Shared& shared : shared_) // the kernel handed an argument, or a view of one, through
     if (shared.host.get() == host && !(zero_copy_ && is_redirected(cpu.storage())))

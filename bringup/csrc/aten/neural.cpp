@@ -2,6 +2,7 @@
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
@@ -125,10 +126,17 @@ Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
   return bias && bias->defined() ? gates + *bias : gates;
 }
 
+// `parts` blocks of the hidden size side by side: what at::lstm and at::gru pass, and nobody else need.
+std::vector<Tensor> split_gates(const Tensor& gates, int64_t parts, const char* op) {
+  TORCH_CHECK(gates.dim() == 2 && gates.size(1) % parts == 0 && gates.size(1) > 0, op, ": expected a matrix of ", parts,
+              " blocks side by side, got ", gates.sizes());
+  return gates.unsafe_chunk(parts, 1);
+}
+
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
   const Tensor gates = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
-  auto part = gates.unsafe_chunk(4, 1);
+  auto part = split_gates(gates, 4, "_thnn_fused_lstm_cell");
   const Tensor in = part[0].sigmoid(), forget = part[1].sigmoid(), cell = part[2].tanh(), out = part[3].sigmoid();
   const Tensor cy = forget * cx + in * cell;
   return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
@@ -137,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
 std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
                                                       const Tensor& cx, const Tensor& cy, const Tensor& workspace,
                                                       bool has_bias) {
-  auto part = workspace.unsafe_chunk(4, 1);
+  auto part = split_gates(workspace, 4, "_thnn_fused_lstm_cell_backward_impl");
   const Tensor &in = part[0], &forget = part[1], &cell = part[2], &out = part[3];
   const Tensor tanh_cy = cy.tanh();
   const Tensor dh = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(cx);
@@ -151,8 +159,8 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                     const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
-  auto from_input = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
-  auto from_hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
+  auto from_input = split_gates(with_bias(input_gates, input_bias), 3, "_thnn_fused_gru_cell");
+  auto from_hidden = split_gates(with_bias(hidden_gates, hidden_bias), 3, "_thnn_fused_gru_cell");
   const Tensor reset = (from_input[0] + from_hidden[0]).sigmoid(), update = (from_input[1] + from_hidden[1]).sigmoid();
   const Tensor fresh = (from_input[2] + reset * from_hidden[2]).tanh();
   return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, from_hidden[2]}, 1)};
@@ -160,7 +168,7 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace,
                                                                      bool has_bias) {
-  auto part = workspace.unsafe_chunk(5, 1);
+  auto part = split_gates(workspace, 5, "_thnn_fused_gru_cell_backward");
   const Tensor &reset = part[0], &update = part[1], &fresh = part[2], &hx = part[3], &hidden = part[4];
   const Tensor d_fresh = grad_hy * (1 - update) * (1 - fresh * fresh);
   const Tensor d_update = grad_hy * (hx - fresh) * update * (1 - update);
@@ -172,6 +180,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 }
 
 } // namespace
+
+// scaled_dot_product_attention asks this stub, not the op of the same name.
+int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                         double dropout, bool causal, std::optional<double> scale, bool gqa) {
+  return fused_sdp_choice(query, key, value, mask, dropout, causal, scale, gqa);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
@@ -187,3 +201,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }
 
 } // namespace bringup
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &bringup::choose_attention)
+} // namespace at::native

@@ -53,6 +53,9 @@ void fill_elements(const Tensor& self, F&& fill) {
 }
 
 PhiloxState reserve(const OptionalGenerator& generator, const Tensor& self) {
+  // A generator takes part in dispatch: a CPU tensor with our generator arrives here too.
+  TORCH_CHECK(self.device().type() == kDeviceType, "Expected a '", self.device().type(),
+              "' device type for generator but found '", Registry::get().type_name, "'");
   return generator_for(generator, self.device().index()).reserve();
 }
 

@@ -87,4 +87,22 @@ void register_library_ops() {
   }
 }
 
+std::map<std::string, std::string> all_routes() {
+  auto routes = registered_routes();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
+    const auto has = [&](DispatchKey key) { return op->hasKernelForDispatchKey(key); };
+    if (has(DispatchKey::CPU)) // the backend fallback serves it
+      routes.try_emplace(toString(name), "library");
+    else if (has(DispatchKey::CompositeImplicitAutograd) || has(DispatchKey::CompositeExplicitAutograd) ||
+             has(DispatchKey::CompositeExplicitAutogradNonFunctional))
+      routes.try_emplace(toString(name), "composite");
+    else
+      routes.try_emplace(toString(name), "error");
+  }
+  return routes;
+}
+
 } // namespace bringup

@@ -24,7 +24,9 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
 void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs, c10::ArrayRef<at::Tensor> outputs);
 inline bool charges(Device& device) { return device.driver.api.charge != nullptr && device.spec().peak_flops > 0; }
 
-// Name with overload → library | native | random | composite | error, for `bringup ops`.
+// Ops with a kernel of ours: name with overload → library | native | random.
 std::map<std::string, std::string>& registered_routes();
+// Every ATen op: as above, or composite, or error (no kernel of ours, none on the CPU, no composite).
+std::map<std::string, std::string> all_routes();
 
 } // namespace bringup

@@ -247,7 +247,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("op_policies", &op_policies);
   module.def("set_stack_capture", &capture_stacks_with);
-  module.def("routes", [] { return registered_routes(); });
+  module.def("routes", &all_routes);
 
   bind_storages(module);
 }

@@ -178,7 +178,7 @@ void Device::synchronize() {
 
 bool Device::query_stream(int32_t stream) {
   check_stream(stream);
-  if (!driver.asynchronous || !is_open()) return true;
+  if (!driver.asynchronous || !is_open() || !streams_[stream].busy.load(std::memory_order_acquire)) return true;
   Event event = record(stream);
   bool done = query(event);
   destroy(event);

@@ -54,8 +54,16 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
       std::free(block->ptr_);
   }
   void record_stream(std::optional<std::vector<HostEvent>>& events, c10::Stream stream) override {
-    Device& device = device_at(stream.device_index());
-    translated([&] { events->push_back({&device, device.record(static_cast<int32_t>(stream.id()))}); });
+    // Called from destructors: it must not throw. An event that cannot be recorded any more, because the device is
+    // closed or broken, counts as done; nothing will write to the block after that.
+    Device& device = Registry::get().device(stream.device_index());
+    Event event;
+    try {
+      if (device.usable()) event = device.record(static_cast<int32_t>(stream.id()));
+    } catch (const Error& error) {
+      TORCH_WARN("freeing pinned memory: ", error.what());
+    }
+    events->push_back({&device, event});
   }
   bool query_event(HostEvent& event) override {
     return translated([&] {

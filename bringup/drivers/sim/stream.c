@@ -38,9 +38,13 @@ static void *serve(void *argument) {
     sim_work work = stream->ring[stream->head];
     stream->head = (stream->head + 1) % stream->capacity;
     stream->count--;
-    pthread_mutex_unlock(&stream->lock);
-    run(stream, &work);
-    pthread_mutex_lock(&stream->lock);
+    if (work.host_ns < SIM_INLINE_NS) {
+      run(stream, &work); /* as inline work does, under the lock: whoever waited for this event finds the stream idle */
+    } else {
+      pthread_mutex_unlock(&stream->lock);
+      run(stream, &work);
+      pthread_mutex_lock(&stream->lock);
+    }
     stream->pending--;
   }
   stream->finished = 1;
