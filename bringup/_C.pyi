@@ -8,11 +8,14 @@ import torch
 TORCH_VERSION: str  # the torch this binary was built with, "2.13.0"
 
 # ---- drivers and devices ----
-def register_driver(struct_address: int, name: str) -> tuple[int, int]:
+def register_driver(struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
     """Adds a bringup_driver struct (driver.h); returns (first device index, device count). Calls only device_count.
 
     Raises RuntimeError that names the driver for a wrong ABI version, a struct too small or a missing required function.
     """
+
+def acknowledge() -> None:
+    """A driver registered with acknowledges=True calls this first in every function: the call has reached it."""
 
 def attach(type_name: str) -> None:
     """Registers guard, hooks, allocators, generator and all ops with PyTorch; call once, after the rename."""

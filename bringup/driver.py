@@ -262,7 +262,14 @@ class Driver:
 
     @optional("memory")
     def relayout(
-        self, device: int, dst: int, dst_placement: Placement, src: int, src_placement: Placement, nbytes: int, stream: int
+        self,
+        device: int,
+        dst: int,
+        dst_placement: Placement,
+        src: int,
+        src_placement: Placement,
+        nbytes: int,
+        stream: int,
     ) -> None:
         """Rewrites a storage from one placement into another."""
         raise NotImplementedError

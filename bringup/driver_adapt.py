@@ -2,7 +2,7 @@
 
 An exception becomes a status, and its text waits for ``last_error`` on the same thread. One thing cannot be caught
 here: a Ctrl-C that is pending when C calls in is raised before the first line of the callback; ctypes prints it and the
-status is garbage. So a caller sets its outputs first and takes a status that driver.h does not know for an error.
+status is garbage. So every callback first calls ``on_entry``, by which the core knows that the call has arrived.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class AdaptedDriver:
     def __init__(self, driver: Driver, methods: list[str], base: DriverStruct | None = None) -> None:
         self.driver = driver
         self.count_error: BaseException | None = None
+        self.on_entry: Callable[[], None] | None = None
         self._base = base
         self._count: int | None = None
         # By thread id and not threading.local: on a thread Python did not start, ctypes makes a new Python thread state
@@ -115,6 +116,8 @@ class AdaptedDriver:
 
         def function(_self: int | None, *arguments: Any) -> int:
             try:
+                if self.on_entry is not None:
+                    self.on_entry()
                 body(*arguments)
                 return OK
             except BaseException as error:  # nothing may reach C

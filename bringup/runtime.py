@@ -313,7 +313,7 @@ def _activate_now(drivers: Sequence[DriverLike]) -> None:
 
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import core_binary, ledger
-    from bringup.driver_abi import struct_of
+    from bringup.driver_abi import CDriver, adapted, struct_of
     from bringup.driver_lookup import check_device_name
 
     taken = torch._C._get_privateuse1_backend_name()
@@ -327,7 +327,10 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
 
     active = []
     for driver, struct in zip(drivers, structs, strict=True):
-        first, count = core.register_driver(struct, driver.name)
+        in_python = not isinstance(driver, CDriver)
+        if in_python:
+            adapted(driver).on_entry = core.acknowledge
+        first, count = core.register_driver(struct, driver.name, in_python)
         _state.unusable = True  # until the end: the core cannot forget a driver, nor torch a name
         active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
 

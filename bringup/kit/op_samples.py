@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-
 #: Ops that PyTorch gives CPU tensors whatever the device of the first: sections to split by.
 TAKES_CPU_ARGUMENTS = frozenset({"tensor_split"})
 

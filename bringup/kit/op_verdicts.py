@@ -174,7 +174,9 @@ def _check_forward(op: Any, case: Case, setup: Setup, result: CaseResult) -> Non
     override = tolerance_override(op, getattr(torch, case.dtype), "forward")
     comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
     random_by_name = any(word in op.name for word in RANDOM)
-    distribution_due = any(word in op.name for word in INDEPENDENT) and not any(word in op.name for word in WHOLE_CHANNELS)
+    distribution_due = any(word in op.name for word in INDEPENDENT) and not any(
+        word in op.name for word in WHOLE_CHANNELS
+    )
     for index, sample in _samples(op, case, setup, requires_grad=False):
         result.sample = index
         call = Call.of(op, sample)

@@ -35,7 +35,8 @@ Options check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::L
                       std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   const Options options{c10::dtype_or_default(dtype), resolve(device.value_or(c10::Device(kDeviceType)))};
   TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, "a tensor of layout ",
-                              c10::layout_or_default(layout), " cannot be created empty on ", Registry::get().type_name);
+                              c10::layout_or_default(layout), " cannot be created empty on ",
+                              Registry::get().type_name);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK_NOT_IMPLEMENTED(!c10::isQIntType(options.dtype), "quantized tensors (", c10::toString(options.dtype),
                               ") cannot live on ", Registry::get().type_name, "; keep them on the CPU");
@@ -44,7 +45,8 @@ Options check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::L
 }
 
 Tensor finish(Tensor tensor) {
-  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory()))
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
+                   at::globalContext().deterministicFillUninitializedMemory()))
     at::native::fill_empty_deterministic_(tensor);
   return tensor;
 }
@@ -89,8 +91,9 @@ Tensor efficient_zero_tensor(IntArrayRef size, std::optional<c10::ScalarType> dt
       made->emplace_back(c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(i)));
     return made;
   }();
-  auto tensor = at::detail::empty_generic(size, &(*allocators)[options.index], kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
-                                          options.dtype, std::nullopt);
+  auto tensor =
+      at::detail::empty_generic(size, &(*allocators)[options.index],
+                                kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor), options.dtype, std::nullopt);
   return Tensor(std::move(tensor));
 }
 
@@ -127,7 +130,8 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size, std::optional<c10::M
     TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
     impl->empty_tensor_restride(*memory_format);
   }
-  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory()))
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
+                   at::globalContext().deterministicFillUninitializedMemory()))
     at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
   return self;
 }
@@ -162,9 +166,7 @@ Tensor& set_from_tensor(Tensor& self, const Tensor& source) {
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
-Tensor& set_empty(Tensor& self) {
-  return set_storage(self, new_storage(self.device().index(), 0), 0, {0}, {});
-}
+Tensor& set_empty(Tensor& self) { return set_storage(self, new_storage(self.device().index(), 0), 0, {0}, {}); }
 
 void record_tensor_stream(Tensor& self, at::Stream stream) { record_stream(self.storage().data_ptr(), stream); }
 

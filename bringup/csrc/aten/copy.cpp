@@ -62,9 +62,9 @@ bool device_to_device(const Tensor& to, const Tensor& from) {
     Device& device = device_at(index);
     const Location target = locate(*to.unsafeGetTensorImpl(), device);
     const Location source = locate(*from.unsafeGetTensorImpl(), device);
-    if (target.partitioned && (target.placement.kind != source.placement.kind ||
-                               target.placement.block != source.placement.block ||
-                               target.placement.offset != source.placement.offset))
+    if (target.partitioned &&
+        (target.placement.kind != source.placement.kind || target.placement.block != source.placement.block ||
+         target.placement.offset != source.placement.offset))
       return false;
     device.copy(target.address, source.address, to.nbytes(), BRINGUP_DEVICE_TO_DEVICE, current_stream(index),
                 target.pointer());
@@ -122,8 +122,7 @@ void general_copy(const Tensor& to, const Tensor& from) {
   }
   call.write_back(to, target);
   if (call.device().spec().host_library && charges(call.device())) {
-    static OpRecord& record =
-        op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
+    static OpRecord& record = op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
     charge(call.device(), record, {from}, {to});
   }
 }
@@ -154,17 +153,16 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "copy_ from layout ", source.layout(), " to ", self.layout(), " on ",
                                 self.device(), ": convert them to dense tensors first");
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_quantized() && !source.is_quantized(), "aten::copy_: quantized tensors cannot live on ",
-                              on_device(self) ? self.device() : source.device(),
-                              "; dequantize() first, or keep the tensor on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !self.is_quantized() && !source.is_quantized(), "aten::copy_: quantized tensors cannot live on ",
+      on_device(self) ? self.device() : source.device(), "; dequantize() first, or keep the tensor on the CPU");
   if (source.is_complex() && !self.is_complex()) {
     TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
   }
   const Tensor from = source.sizes() == self.sizes() ? source : source.expand(self.sizes());
   if (self.numel() == 0) return self;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      (self.is_cpu() || on_device(self)) && (from.is_cpu() || on_device(from)), "copy_ from ", from.device(), " to ",
-      self.device(), " is not possible directly: go through the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED((self.is_cpu() || on_device(self)) && (from.is_cpu() || on_device(from)), "copy_ from ",
+                              from.device(), " to ", self.device(), " is not possible directly: go through the CPU");
 
   if (on_device(self) && on_device(from)) {
     if (same_bytes(self, from)) carry_metadata(self, from);

@@ -63,8 +63,7 @@ void charge(Device& device, const OpRecord& op, Tensors in, Tensors out) {
   for (const at::Tensor& tensor : out)
     if (tensor.defined()) dtype = dtype_code(tensor.scalar_type());
   const auto formula = formulas().find(op.base_name);
-  const double flops =
-      formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out);
+  const double flops = formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out);
   translated([&] { device.charge(current_stream(static_cast<c10::DeviceIndex>(device.index)), dtype, flops, bytes); });
 }
 

@@ -18,9 +18,10 @@ c10::DispatchKeySet carried_keys(const c10::TensorImpl& from) {
   return from.key_set() & c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 }
 
-at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const c10::TensorImpl& like, int64_t storage_offset) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key) | carried_keys(like),
-                                                         like.dtype());
+at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const c10::TensorImpl& like,
+                       int64_t storage_offset) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         c10::DispatchKeySet(key) | carried_keys(like), like.dtype());
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), storage_offset);
   if (like.is_wrapped_number()) impl->set_wrapped_number(true);
@@ -31,7 +32,8 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const c10::Te
 std::pair<uint64_t, uint64_t> span(const c10::TensorImpl& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   uint64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += static_cast<uint64_t>(tensor.size(dim) - 1) * tensor.stride(dim);
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += static_cast<uint64_t>(tensor.size(dim) - 1) * tensor.stride(dim);
   const uint64_t itemsize = tensor.itemsize();
   const uint64_t first = static_cast<uint64_t>(tensor.storage_offset()) * itemsize;
   return {first, first + (last + 1) * itemsize};
@@ -140,8 +142,8 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor) {
   const Shared& shared = shared_of(tensor.storage().unsafeGetStorageImpl());
   const bool elsewhere = impl.numel() == 0 && !zero_copy_; // nothing was copied out for it
   const int64_t offset = impl.storage_offset() - static_cast<int64_t>(shared.low / impl.itemsize());
-  stand_ins_.emplace_back(
-      &impl, tensor_over(c10::Storage(shared.host), c10::DispatchKey::CPU, impl, elsewhere ? 0 : offset));
+  stand_ins_.emplace_back(&impl,
+                          tensor_over(c10::Storage(shared.host), c10::DispatchKey::CPU, impl, elsewhere ? 0 : offset));
   return stand_ins_.back().second;
 }
 
@@ -168,8 +170,8 @@ void HostCall::write_back(const at::Tensor& original, const at::Tensor& stand_in
   const c10::TensorImpl& now = *stand_in.unsafeGetTensorImpl();
   c10::TensorImpl* impl = original.unsafeGetTensorImpl();
   const bool same_storage = now.storage().unsafeGetStorageImpl() == shared.host.get();
-  const bool same_memory = same_storage && (zero_copy_ ? !is_redirected(now.storage())
-                                                       : shared.host->nbytes() == shared.high - shared.low);
+  const bool same_memory =
+      same_storage && (zero_copy_ ? !is_redirected(now.storage()) : shared.host->nbytes() == shared.high - shared.low);
   if (C10_UNLIKELY(!same_memory)) {
     adopt_resized(original, stand_in);
     return;
@@ -270,8 +272,7 @@ at::Tensor HostCall::result(const at::Tensor& cpu) {
   c10::StorageImpl* host = cpu.storage().unsafeGetStorageImpl();
   for (const Shared& shared : shared_) // the kernel handed an argument, or a view of one, through
     if (shared.host.get() == host && !(zero_copy_ && is_redirected(cpu.storage())))
-      return device_tensor_like(cpu,
-                                c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(shared.device)),
+      return device_tensor_like(cpu, c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(shared.device)),
                                 cpu.storage_offset() + static_cast<int64_t>(shared.low / cpu.itemsize()));
   return fresh_result(cpu);
 }

@@ -23,7 +23,9 @@ struct Pass {
 };
 template <>
 struct Pass<const Tensor&> {
-  static void add(HostCall& call, const OpRecord& record, const Tensor& tensor) { call.add(tensor, record.cpu_tensors_allowed); }
+  static void add(HostCall& call, const OpRecord& record, const Tensor& tensor) {
+    call.add(tensor, record.cpu_tensors_allowed);
+  }
   static Tensor convert(HostCall& call, const Tensor& tensor) { return call.stand_in(tensor); }
   static void write_back(HostCall&, const Tensor&, const Tensor&) {}
 };
@@ -91,7 +93,8 @@ template <class Op, class Result, class... Args>
 struct Hot<Op, Result(Args...)> {
   static OpRecord& record() {
     static OpRecord& found = op_record(
-        c10::Dispatcher::singleton().findSchemaOrThrow(static_cast<const char*>(Op::name), static_cast<const char*>(Op::overload_name))
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow(static_cast<const char*>(Op::name), static_cast<const char*>(Op::overload_name))
             .schema());
     return found;
   }

@@ -30,13 +30,26 @@ std::atomic<int> g_policy{static_cast<int>(Policy::allow)};
 
 // PyTorch's own kernels take these arguments from the CPU whatever the device of the rest.
 bool takes_cpu_tensors(const std::string& base) {
-  static const std::unordered_set<std::string> ops = {
-      "aten::index",           "aten::index_put",        "aten::index_put_",           "aten::_index_put_impl_",
-      "aten::_unsafe_index",   "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pad_packed_sequence",
-      "aten::tensor_split",    "aten::repeat_interleave", "aten::_ctc_loss",            "aten::_embedding_bag",
-      "aten::_fused_adam_",    "aten::_fused_adamw_",     "aten::_fused_sgd_",          "aten::_fused_adagrad_",
-      "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_",
-      "aten::_pack_padded_sequence_backward", "aten::_cudnn_ctc_loss"};
+  static const std::unordered_set<std::string> ops = {"aten::index",
+                                                      "aten::index_put",
+                                                      "aten::index_put_",
+                                                      "aten::_index_put_impl_",
+                                                      "aten::_unsafe_index",
+                                                      "aten::_unsafe_index_put",
+                                                      "aten::_pack_padded_sequence",
+                                                      "aten::_pad_packed_sequence",
+                                                      "aten::tensor_split",
+                                                      "aten::repeat_interleave",
+                                                      "aten::_ctc_loss",
+                                                      "aten::_embedding_bag",
+                                                      "aten::_fused_adam_",
+                                                      "aten::_fused_adamw_",
+                                                      "aten::_fused_sgd_",
+                                                      "aten::_fused_adagrad_",
+                                                      "aten::_amp_foreach_non_finite_check_and_unscale_",
+                                                      "aten::_amp_update_scale_",
+                                                      "aten::_pack_padded_sequence_backward",
+                                                      "aten::_cudnn_ctc_loss"};
   return ops.count(base) > 0;
 }
 

@@ -22,8 +22,8 @@ struct OpRecord {
   explicit OpRecord(const c10::FunctionSchema& schema);
 
   const c10::FunctionSchema& schema;
-  std::string base_name; // aten::add
-  std::string name;      // aten::add.Tensor
+  std::string base_name;              // aten::add
+  std::string name;                   // aten::add.Tensor
   std::vector<bool> mutated;          // per argument
   std::vector<int> returned_argument; // per return: the argument it is, or -1
   bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)

@@ -66,16 +66,17 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
     if (tensor.requires_grad()) alias.set_requires_grad(true);
     return alias;
   };
-  const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(
-      kCpu, stand_in(query), stand_in(key), stand_in(value), mask ? OptionalTensor(stand_in(*mask)) : mask, dropout,
-      causal, scale, gqa);
-  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention) ? static_cast<int64_t>(at::SDPBackend::overrideable)
-                                                                         : math;
+  const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(kCpu, stand_in(query), stand_in(key), stand_in(value),
+                                                                 mask ? OptionalTensor(stand_in(*mask)) : mask, dropout,
+                                                                 causal, scale, gqa);
+  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention)
+             ? static_cast<int64_t>(at::SDPBackend::overrideable)
+             : math;
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
-    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout, bool causal,
-    bool, std::optional<double> scale) {
+    const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
+    bool causal, bool, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "fused attention on ", query.device(),
                               " has no dropout: scaled_dot_product_attention chooses the math form by itself");
   HostCall call("aten::_scaled_dot_product_fused_attention_overrideable");

@@ -42,7 +42,8 @@ void fill_elements(const Tensor& self, F&& fill) {
     translated([&] { device.drain(current_stream(index)); });
     in_parallel(reinterpret_cast<T*>(locate(*self.unsafeGetTensorImpl(), device).address + device.spec().host_offset));
     if (charges(device)) {
-      static OpRecord& record = op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::uniform_", "").schema());
+      static OpRecord& record =
+          op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::uniform_", "").schema());
       charge(device, record, {}, {self});
     }
     return;
@@ -180,7 +181,8 @@ Tensor& cauchy_(Tensor& self, double median, double sigma, OptionalGenerator gen
   TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   TORCH_CHECK(at::isFloatingType(self.scalar_type()),
               "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you "
-              "specified ", self.dtype());
+              "specified ",
+              self.dtype());
   fill_by_inversion(self, "cauchy_", reserve(generator, self),
                     [=](double u) { return median + sigma * std::tan(M_PI * (u - 0.5)); });
   return self;

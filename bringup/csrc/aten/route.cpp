@@ -62,7 +62,8 @@ at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex inde
 }
 
 uint64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 } // namespace

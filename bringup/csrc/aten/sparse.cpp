@@ -27,7 +27,8 @@ namespace bringup {
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
   library.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
-  library.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  library.impl("_sparse_coo_tensor_with_dims_and_tensors",
+               TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
   library.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_symint));
   library.impl("_indices", TORCH_FN(at::native::_indices_sparse));
   library.impl("_values", TORCH_FN(at::native::_values_sparse));

@@ -47,7 +47,8 @@ void host_function(int device, int64_t stream, py::object function) {
   auto callback = std::make_unique<Callback>(Callback{std::move(function)});
   py::gil_scoped_release no_gil;
   translated([&] {
-    device_at(static_cast<c10::DeviceIndex>(device)).host_function(static_cast<int32_t>(stream), &run_callback, callback.get());
+    device_at(static_cast<c10::DeviceIndex>(device))
+        .host_function(static_cast<int32_t>(stream), &run_callback, callback.get());
   });
   callback.release(); // run_callback owns it now
 }
@@ -62,7 +63,8 @@ void sleep(int device, int64_t stream, double milliseconds) {
   TORCH_CHECK_VALUE(milliseconds >= 0, "a stream cannot sleep ", milliseconds, " ms");
   auto nanoseconds = std::make_unique<int64_t>(static_cast<int64_t>(milliseconds * 1e6));
   translated([&] {
-    device_at(static_cast<c10::DeviceIndex>(device)).host_function(static_cast<int32_t>(stream), &nap, nanoseconds.get());
+    device_at(static_cast<c10::DeviceIndex>(device))
+        .host_function(static_cast<int32_t>(stream), &nap, nanoseconds.get());
   });
   nanoseconds.release();
 }
@@ -178,12 +180,13 @@ PYBIND11_MODULE(_C, module) {
 
   module.def(
       "register_driver",
-      [](uintptr_t table, const std::string& name) {
-        const int32_t first =
-            translated([&] { return Registry::get().add(reinterpret_cast<const bringup_driver*>(table), name); });
+      [](uintptr_t table, const std::string& name, bool acknowledges) {
+        const int32_t first = translated(
+            [&] { return Registry::get().add(reinterpret_cast<const bringup_driver*>(table), name, acknowledges); });
         return py::make_tuple(first, Registry::get().device_count() - first);
       },
-      py::arg("struct_address"), py::arg("name"));
+      py::arg("struct_address"), py::arg("name"), py::arg("acknowledges") = false);
+  module.def("acknowledge", &Driver::acknowledge);
   module.def("attach", &attach, py::arg("type_name"));
   module.def("device_count", [] { return Registry::get().device_count(); });
   module.def("driver_of", [](int device) {

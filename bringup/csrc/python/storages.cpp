@@ -18,8 +18,9 @@ StorageImpl* ours(const c10::Storage& storage) {
   TORCH_CHECK_VALUE(storage.device_type() == kDeviceType, "expected a storage of a ", Registry::get().type_name,
                     " device, got one on ", storage.device());
   StorageImpl* extras = extras_of(storage.unsafeGetStorageImpl());
-  TORCH_CHECK_VALUE(extras, "this storage was made over memory that bringup does not manage: it has no metadata and no "
-                            "placement");
+  TORCH_CHECK_VALUE(extras,
+                    "this storage was made over memory that bringup does not manage: it has no metadata and no "
+                    "placement");
   return extras;
 }
 
@@ -32,8 +33,10 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
     bringup_placement target{kind, 0, block, 0}, source = impl->placement;
     source.offset = 0;
     if (kind > BRINGUP_PARTIAL || (kind == BRINGUP_SHARD && (block == 0 || block % 8)))
-      throw Error(BRINGUP_INVALID, "a placement is single, replicate, shard (with a block of a multiple of 8 bytes) or "
-                                   "partial; got kind " + std::to_string(kind) + ", block " + std::to_string(block));
+      throw Error(BRINGUP_INVALID,
+                  "a placement is single, replicate, shard (with a block of a multiple of 8 bytes) or "
+                  "partial; got kind " +
+                      std::to_string(kind) + ", block " + std::to_string(block));
     if (device.spec().partitions <= 1 && kind != BRINGUP_SINGLE)
       throw Error(BRINGUP_INVALID, device.label() + " has one partition: its storages are always single");
     if (source.kind == target.kind && source.block == target.block) return;
@@ -68,15 +71,17 @@ py::tuple ipc_export(const c10::Storage& storage) {
     translated([&] {
       Device& device = device_at(index);
       if (!device.driver.api.ipc_export)
-        throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name +
-                                             "' cannot share memory between processes (it has no ipc_export): send a CPU "
-                                             "copy of the tensor instead");
+        throw Error(BRINGUP_UNSUPPORTED,
+                    "driver '" + device.driver.name +
+                        "' cannot share memory between processes (it has no ipc_export): send a CPU "
+                        "copy of the tensor instead");
       if (device.spec().partitions > 1)
         throw Error(BRINGUP_UNSUPPORTED, "tensors of partitioned devices cannot be shared between processes");
       device.synchronize(); // the other process knows nothing of our streams
-      device.driver.check(device.driver.api.ipc_export(device.driver.api.self, device.local,
-                                                       reinterpret_cast<uint64_t>(storage.data()), handle, sizeof(handle)),
-                          "ipc_export", device.local);
+      device.driver.check(
+          device.driver.api.ipc_export(device.driver.api.self, device.local, reinterpret_cast<uint64_t>(storage.data()),
+                                       handle, sizeof(handle)),
+          "ipc_export", device.local);
     });
   }
   return py::make_tuple(static_cast<int>(index), std::string(handle), 0, storage.nbytes());
@@ -90,7 +95,8 @@ struct Imported {
 void close_imported(void* context) {
   std::unique_ptr<Imported> imported(static_cast<Imported*>(context));
   Device& device = Registry::get().device(imported->device);
-  if (device.usable()) device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address);
+  if (device.usable())
+    device.driver.ignore(device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address));
 }
 
 c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, uint64_t nbytes) {
@@ -130,7 +136,8 @@ std::string from_hex(std::string_view text) {
     return number ? c - '0' : c - 'a' + 10;
   };
   TORCH_CHECK_VALUE(text.size() % 2 == 0, "the storage metadata in this file is damaged");
-  for (size_t i = 0; i < text.size(); i += 2) bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
+  for (size_t i = 0; i < text.size(); i += 2)
+    bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
   return bytes;
 }
 
@@ -174,8 +181,8 @@ void bind_storages(py::module_& module) {
   module.def("ipc_export", &ipc_export);
   module.def("ipc_import", &ipc_import, py::call_guard<py::gil_scoped_release>());
   module.def("tensor_address", [](const at::Tensor& tensor) {
-    TORCH_CHECK_VALUE(tensor.device().type() == kDeviceType, "expected a tensor on ", Registry::get().type_name, ", got one on ",
-                      tensor.device());
+    TORCH_CHECK_VALUE(tensor.device().type() == kDeviceType, "expected a tensor on ", Registry::get().type_name,
+                      ", got one on ", tensor.device());
     return locate(*tensor.unsafeGetTensorImpl(), device_at(tensor.device().index())).address;
   });
 }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace bringup {
 
@@ -21,7 +22,8 @@ uint64_t host_nanoseconds() {
 
 // ---- Driver ----
 
-Driver::Driver(const bringup_driver* table, std::string driver_name) : name(std::move(driver_name)) {
+Driver::Driver(const bringup_driver* table, std::string driver_name, bool says_when_it_begins)
+    : name(std::move(driver_name)), acknowledges(says_when_it_begins) {
   auto refuse = [&](const std::string& why) { throw Error(BRINGUP_INVALID, "driver '" + name + "': " + why); };
   if (table == nullptr) refuse("its function table is a null pointer");
   if (table->abi_version != BRINGUP_ABI_VERSION)
@@ -41,6 +43,19 @@ Driver::Driver(const bringup_driver* table, std::string driver_name) : name(std:
   asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
                  api.event_elapsed && api.event_destroy;
   count = std::max(0, api.device_count(api.self));
+}
+
+namespace {
+thread_local bool t_acknowledged = false;
+} // namespace
+
+void Driver::acknowledge() noexcept { t_acknowledged = true; }
+void Driver::forget_acknowledgement() noexcept { t_acknowledged = false; }
+
+void Driver::check_acknowledged(const char* function, int32_t device) const {
+  if (!std::exchange(t_acknowledged, false))
+    throw Error(BRINGUP_ERROR, name + ":" + std::to_string(device) + ": " + function +
+                                   " was interrupted (Ctrl-C) before the driver was reached; nothing was done");
 }
 
 void Driver::fail(int32_t status, const char* function, int32_t device) const {
@@ -123,15 +138,16 @@ uint64_t Device::physical_bytes(uint64_t nbytes, const bringup_placement& placem
 
 void Device::check_stream(int32_t stream) const {
   if (stream < 0 || stream >= kStreams)
-    throw Error(BRINGUP_INVALID, "there is no stream " + std::to_string(stream) + " on device " + std::to_string(index));
+    throw Error(BRINGUP_INVALID,
+                "there is no stream " + std::to_string(stream) + " on device " + std::to_string(index));
 }
 
 int32_t Device::stream_from_pool(bool high_priority) {
   ensure_open();
   if (!driver.asynchronous) return 0;
   // A process that asks for more than 32 streams shares them, as torch.cuda does.
-  int32_t stream =
-      high_priority ? 1 + kPool + static_cast<int32_t>(next_high_++ % kPool) : 1 + static_cast<int32_t>(next_normal_++ % kPool);
+  int32_t stream = high_priority ? 1 + kPool + static_cast<int32_t>(next_high_++ % kPool)
+                                 : 1 + static_cast<int32_t>(next_normal_++ % kPool);
   stream_handle(stream);
   return stream;
 }
@@ -139,15 +155,17 @@ int32_t Device::stream_from_pool(bool high_priority) {
 uint64_t Device::stream_handle(int32_t stream) {
   check_stream(stream);
   Stream& slot = streams_[stream];
-  if (__builtin_expect(slot.created.load(std::memory_order_acquire), 1)) return slot.handle.load(std::memory_order_relaxed);
+  if (__builtin_expect(slot.created.load(std::memory_order_acquire), 1))
+    return slot.handle.load(std::memory_order_relaxed);
   ensure_open();
   if (!driver.asynchronous) return 0;
   uint64_t handle = 0;
-  driver.check(driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle), "stream_create", local);
+  driver.check(driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle), "stream_create",
+               local);
   std::unique_lock<std::mutex> lock(slot.creating);
   if (slot.created) { // another thread was faster
     lock.unlock();
-    driver.api.stream_destroy(driver.api.self, local, handle);
+    driver.ignore(driver.api.stream_destroy(driver.api.self, local, handle));
     return slot.handle;
   }
   slot.handle = handle;
@@ -227,7 +245,8 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
 }
 
 double Device::elapsed_ms(const Event& start, const Event& end) {
-  if (!driver.asynchronous) return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
+  if (!driver.asynchronous)
+    return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
   double milliseconds = 0;
   driver.check(driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds),
                "event_elapsed", local);
@@ -236,7 +255,7 @@ double Device::elapsed_ms(const Event& start, const Event& end) {
 
 void Device::destroy(Event& event) {
   if (driver.asynchronous && event.handle != 0 && usable())
-    driver.api.event_destroy(driver.api.self, local, event.handle);
+    driver.ignore(driver.api.event_destroy(driver.api.self, local, event.handle));
   event.handle = 0;
 }
 
@@ -246,8 +265,8 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
                   const bringup_placement* placement) {
   if (nbytes == 0) return;
   ensure_open();
-  driver.check(driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement), "copy",
-               local);
+  driver.check(driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement),
+               "copy", local);
   mark_busy(stream);
 }
 
@@ -261,7 +280,8 @@ uint64_t Device::clock() {
 
 void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
   if (driver.api.charge)
-    driver.check(driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes), "charge", local);
+    driver.check(driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes), "charge",
+                 local);
 }
 
 void Device::host_function(int32_t stream, void (*function)(void*), void* argument) {
@@ -283,7 +303,7 @@ uint64_t Device::raw_alloc(uint64_t nbytes) {
   uint64_t address = 0;
   driver.check(driver.api.alloc(driver.api.self, local, nbytes, &address), "alloc", local);
   if (address == 0 || address % spec_.alignment) {
-    if (address) driver.api.free(driver.api.self, local, address);
+    if (address) driver.ignore(driver.api.free(driver.api.self, local, address));
     throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": alloc returned address " +
                                    std::to_string(address) + ", which is 0 or not a multiple of " +
                                    std::to_string(spec_.alignment));
@@ -313,8 +333,8 @@ Registry& Registry::get() {
   return *registry;
 }
 
-int32_t Registry::add(const bringup_driver* table, const std::string& name) {
-  auto driver = std::make_unique<Driver>(table, name);
+int32_t Registry::add(const bringup_driver* table, const std::string& name, bool acknowledges) {
+  auto driver = std::make_unique<Driver>(table, name, acknowledges);
   const int32_t first = device_count();
   // c10::DeviceIndex is an int8.
   if (first + driver->count > 127)
@@ -351,7 +371,7 @@ void Registry::shut_down() {
       // Nobody is left to hear it, and closing must go on.
     }
     device->state_ = Device::State::closed;
-    if (device->driver.api.close) device->driver.api.close(device->driver.api.self, device->local);
+    if (device->driver.api.close) device->driver.ignore(device->driver.api.close(device->driver.api.self, device->local));
   }
 }
 

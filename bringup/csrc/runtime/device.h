@@ -17,20 +17,32 @@ namespace bringup {
 // One driver: its function table, checked once, and how its failures become Errors.
 class Driver {
  public:
-  Driver(const bringup_driver* table, std::string name);
+  Driver(const bringup_driver* table, std::string name, bool acknowledges);
 
   const std::string name;
   bringup_driver api; // a private copy; functions beyond the driver's struct_size are NULL
   int32_t count = 0;
   bool asynchronous = false; // all seven stream and event functions are there
+  // A Python driver says of every call that it has begun. A Ctrl-C that is pending when C calls into Python is raised
+  // before the callback's first line: then nothing was done, and the status is garbage.
+  const bool acknowledges;
+  static void acknowledge() noexcept;
 
   // Throws Error with the driver's own words unless status is BRINGUP_OK.
   void check(int32_t status, const char* function, int32_t device) const {
+    if (__builtin_expect(acknowledges, 0)) check_acknowledged(function, device);
     if (__builtin_expect(status != BRINGUP_OK, 0)) fail(status, function, device);
   }
 
+  // For calls whose failure nobody can act on: destroying, closing.
+  void ignore(int32_t) const {
+    if (acknowledges) forget_acknowledgement();
+  }
+
  private:
+  static void forget_acknowledgement() noexcept;
   [[noreturn]] void fail(int32_t status, const char* function, int32_t device) const;
+  void check_acknowledged(const char* function, int32_t device) const;
 };
 
 // One-shot marker in a stream; a driver without asynchrony gets a time stamp of the moment it was recorded.
@@ -134,7 +146,7 @@ class Registry {
   static Registry& get();
 
   // Returns the first device index of the new driver.
-  int32_t add(const bringup_driver* table, const std::string& name);
+  int32_t add(const bringup_driver* table, const std::string& name, bool acknowledges = false);
   int32_t device_count() const noexcept { return static_cast<int32_t>(devices_.size()); }
   Device& device(int32_t index) {
     if (__builtin_expect(index < 0 || index >= device_count(), 0)) bad_index(index);

@@ -77,7 +77,8 @@ c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64
       c10::DataPtr(bytes, c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true);
   // Published only when there was none: a storage that grew keeps making short-lived aliases, which is rare and right.
   c10::StorageImpl* expected = nullptr;
-  if (extras && known == nullptr && extras->alias.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel))
+  if (extras && known == nullptr &&
+      extras->alias.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel))
     c10::raw::intrusive_ptr::incref(fresh.get());
   return fresh;
 }
@@ -248,7 +249,8 @@ struct RedirectingAllocator final : c10::Allocator {
 
 } // namespace
 
-RedirectCpuAllocator::RedirectCpuAllocator(c10::DeviceIndex index) noexcept : previous_(std::exchange(t_redirect, index)) {}
+RedirectCpuAllocator::RedirectCpuAllocator(c10::DeviceIndex index) noexcept
+    : previous_(std::exchange(t_redirect, index)) {}
 RedirectCpuAllocator::~RedirectCpuAllocator() { t_redirect = previous_; }
 
 bool is_redirected(const c10::Storage& storage) { return storage.data_ptr().get_deleter() == &delete_redirected_block; }
@@ -279,8 +281,8 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes) {
     Device& device = Registry::get().device(index);
     device.ensure_open();
     if (nbytes == 0) return c10::DataPtr(nullptr, torch_device);
-    Block* block = device.memory().allocate(device.physical_bytes(nbytes, device.spec().default_placement),
-                                            current_stream(index));
+    Block* block =
+        device.memory().allocate(device.physical_bytes(nbytes, device.spec().default_placement), current_stream(index));
     return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
   });
 }

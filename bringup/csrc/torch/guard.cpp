@@ -1,7 +1,7 @@
 // Device guard: how PyTorch switches devices and streams, records events and waits for them.
+#include <ATen/ThreadLocalPythonObjects.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ThreadLocalPythonObjects.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pthread.h>
 
@@ -120,8 +120,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     if (slot == nullptr) return; // never recorded: nothing to wait for
     auto* event = static_cast<TorchEvent*>(slot);
     translated([&] {
-      device_at(event->device)
-          .wait(event->event, device_at(stream.device_index()), static_cast<int32_t>(stream.id()));
+      device_at(event->device).wait(event->event, device_at(stream.device_index()), static_cast<int32_t>(stream.id()));
     });
   }
   bool queryEvent(void* slot) const override {
@@ -140,7 +139,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     auto* end = static_cast<TorchEvent*>(end_slot);
     TORCH_CHECK(start->device == end->device, "elapsed_time: the events are of device ", start->device, " and device ",
                 end->device);
-    TORCH_CHECK_VALUE(start->timing && end->timing, "elapsed_time: both events must be created with enable_timing=True");
+    TORCH_CHECK_VALUE(start->timing && end->timing,
+                      "elapsed_time: both events must be created with enable_timing=True");
     Device& owner = device_at(start->device);
     return translated([&] {
       TORCH_CHECK(owner.query(start->event) && owner.query(end->event),

@@ -12,10 +12,14 @@ namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return Registry::get().device_count() > 0; }
-  void init() const override { translated([&] { device_at(current_device()).ensure_open(); }); }
+  void init() const override {
+    translated([&] { device_at(current_device()).ensure_open(); });
+  }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return device_at(index).is_open(); }
 
-  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(Registry::get().device_count()); }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(Registry::get().device_count());
+  }
   void setCurrentDevice(c10::DeviceIndex index) const override {
     device_at(index);
     set_current_device(index);

@@ -49,7 +49,7 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
       pinned_ranges().ranges.erase(reinterpret_cast<uintptr_t>(block->ptr_));
     }
     if (Driver* driver = pinning_driver())
-      driver->api.host_free(driver->api.self, block->ptr_);
+      driver->ignore(driver->api.host_free(driver->api.self, block->ptr_));
     else
       std::free(block->ptr_);
   }
@@ -85,9 +85,7 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
 void delete_host_block(void* context);
 
 struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, delete_host_block> {
-  void copy_data(void* dest, const void* source, std::size_t count) const override {
-    std::memcpy(dest, source, count);
-  }
+  void copy_data(void* dest, const void* source, std::size_t count) const override { std::memcpy(dest, source, count); }
 };
 
 HostAllocator& host_allocator() {

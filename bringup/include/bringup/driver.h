@@ -49,7 +49,7 @@ typedef enum bringup_placement_kind {
 } bringup_placement_kind;
 
 typedef struct bringup_placement {
-  uint32_t kind;   /* bringup_placement_kind */
+  uint32_t kind; /* bringup_placement_kind */
   uint32_t reserved;
   uint64_t block;  /* SHARD: bytes of one block, a multiple of 8 */
   uint64_t offset; /* logical byte offset inside the storage whose base address is passed beside this */
@@ -78,20 +78,20 @@ typedef enum bringup_dtype {
 } bringup_dtype;
 
 typedef struct bringup_device_spec {
-  char name[128];          /* what get_device_name() prints */
-  uint64_t memory_bytes;   /* per partition */
-  uint64_t alignment;      /* of addresses from alloc; 0 = 64 */
-  uint64_t dtypes;         /* mask of 1 << bringup_dtype; 0 = all */
-  int64_t host_offset;     /* host_visible: the host reads byte a at address a + host_offset */
-  uint32_t host_visible;   /* 1: the CPU can load and store device memory (zero-copy fallback) */
-  uint32_t host_library;   /* 1: run ATen's CPU kernels on device memory as this chip's own library */
-  uint32_t partitions;     /* 0 or 1: flat memory */
-  uint32_t peer_copy;      /* 1: copy_peer works between all devices of this driver */
+  char name[128];                      /* what get_device_name() prints */
+  uint64_t memory_bytes;               /* per partition */
+  uint64_t alignment;                  /* of addresses from alloc; 0 = 64 */
+  uint64_t dtypes;                     /* mask of 1 << bringup_dtype; 0 = all */
+  int64_t host_offset;                 /* host_visible: the host reads byte a at address a + host_offset */
+  uint32_t host_visible;               /* 1: the CPU can load and store device memory (zero-copy fallback) */
+  uint32_t host_library;               /* 1: run ATen's CPU kernels on device memory as this chip's own library */
+  uint32_t partitions;                 /* 0 or 1: flat memory */
+  uint32_t peer_copy;                  /* 1: copy_peer works between all devices of this driver */
   bringup_placement default_placement; /* of new storages, where partitions > 1 */
   uint32_t capability_major;
   uint32_t capability_minor;
-  double peak_flops;       /* float32, per second; 0 = unknown */
-  double peak_bandwidth;   /* bytes per second; 0 = unknown */
+  double peak_flops;     /* float32, per second; 0 = unknown */
+  double peak_bandwidth; /* bytes per second; 0 = unknown */
 } bringup_device_spec;
 
 /* One kernel launch. Every argument is 8 bytes: an address, an integer or the bits of a double. */
@@ -128,7 +128,8 @@ typedef struct bringup_driver {
   int32_t (*launch)(void *self, int32_t device, uint64_t kernel, const bringup_launch *launch);
 
   /* ---- asynchrony: without these seven every call is synchronous ---- */
-  int32_t (*stream_create)(void *self, int32_t device, int32_t priority, uint64_t *stream); /* 0 is the default stream */
+  int32_t (*stream_create)(void *self, int32_t device, int32_t priority,
+                           uint64_t *stream); /* 0 is the default stream */
   int32_t (*stream_destroy)(void *self, int32_t device, uint64_t stream);
   /* A new one-shot event that completes when all work queued so far on `stream` has. */
   int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint64_t *event);

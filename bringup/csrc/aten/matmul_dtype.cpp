@@ -1,0 +1,65 @@
+// Matrix products with a wider result (torch.mm(a, b, out_dtype=…)): only CUDA has them, so here they are composed.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+#include <torch/library.h>
+
+#include "aten/route.h"
+
+namespace bringup {
+namespace {
+
+using at::Tensor;
+
+// Factors in the result's dtype: products of two half numbers are exact in float32, so nothing is lost on the way.
+Tensor widened(const Tensor& factor, c10::ScalarType out_dtype) {
+  TORCH_CHECK(out_dtype == factor.scalar_type() || (at::isReducedFloatingType(factor.scalar_type()) && out_dtype == at::kFloat),
+              "out_dtype must be the dtype of the factors, or float32 for float16 and bfloat16; got ", out_dtype, " for ",
+              factor.scalar_type());
+  return factor.to(out_dtype);
+}
+
+Tensor mm(const Tensor& a, const Tensor& b, c10::ScalarType out_dtype) {
+  return at::mm(widened(a, out_dtype), widened(b, out_dtype));
+}
+Tensor bmm(const Tensor& a, const Tensor& b, c10::ScalarType out_dtype) {
+  return at::bmm(widened(a, out_dtype), widened(b, out_dtype));
+}
+Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, c10::ScalarType out_dtype, const at::Scalar& beta,
+             const at::Scalar& alpha) {
+  return at::addmm(c.to(out_dtype), widened(a, out_dtype), widened(b, out_dtype), beta, alpha);
+}
+Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, c10::ScalarType out_dtype, const at::Scalar& beta,
+               const at::Scalar& alpha) {
+  return at::baddbmm(c.to(out_dtype), widened(a, out_dtype), widened(b, out_dtype), beta, alpha);
+}
+
+// The out= form of a function: the same arguments, then the tensor that takes the result.
+template <auto function>
+struct IntoOut;
+template <class... Args, Tensor (*function)(Args...)>
+struct IntoOut<function> {
+  static Tensor& call(Args... args, Tensor& out) {
+    const Tensor result = function(std::forward<Args>(args)...);
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "out has dtype ", out.scalar_type(), ", expected ",
+                result.scalar_type());
+    out.resize_(result.sizes());
+    return out.copy_(result);
+  }
+};
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("mm.dtype", TORCH_FN(mm));
+  library.impl("mm.dtype_out", TORCH_FN(IntoOut<&mm>::call));
+  library.impl("bmm.dtype", TORCH_FN(bmm));
+  library.impl("bmm.dtype_out", TORCH_FN(IntoOut<&bmm>::call));
+  library.impl("addmm.dtype", TORCH_FN(addmm));
+  library.impl("addmm.dtype_out", TORCH_FN(IntoOut<&addmm>::call));
+  library.impl("baddbmm.dtype", TORCH_FN(baddbmm));
+  library.impl("baddbmm.dtype_out", TORCH_FN(IntoOut<&baddbmm>::call));
+}
+
+} // namespace bringup
