@@ -27,7 +27,10 @@ class FakeCore(ModuleType):
         self.policies: dict[str, str] = {}
         self.generators: dict[int, Any] = {}
 
-    def register_driver(self, struct_address: int, name: str) -> tuple[int, int]:
+    def acknowledge(self) -> None:
+        pass
+
+    def register_driver(self, struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
         struct = DriverStruct.from_address(struct_address)
         count = struct.device_count(ctypes.cast(struct.self, ctypes.c_void_p))
         first = self.device_count()

@@ -120,7 +120,7 @@ def test_a_library_file_is_named_after_itself(tmp_path: Path) -> None:
         driver.device_count()
 
 
-@pytest.mark.parametrize("name", ["sim", "upmem", "accel", "my_chip"])
+@pytest.mark.parametrize("name", ["upmem", "accel", "my_chip"])
 def test_names_torch_can_use(name: str) -> None:
     import torch
 

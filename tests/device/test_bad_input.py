@@ -1,0 +1,360 @@
+"""Bad input as a user meets it: an error that names what was wrong, and a process that goes on. Nothing aborts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.c_compiler import compile_c
+
+CHIP = Path(__file__).with_name("chip_driver.py").read_text()
+HOSTMEM = Path(__file__).resolve().parents[2] / "examples" / "drivers" / "hostmem.c"
+Run = Callable[..., Any]
+
+#: In every program below: what `use` raises, as "class: message".
+REFUSAL = """
+import torch
+def refusal(use):
+    try:
+        use()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("no error")
+"""
+
+
+@pytest.fixture
+def run_chip(run_python: Run, tmp_path: Path) -> Run:
+    """Runs code beside the smallest driver (chip_driver.py), changed by text replacements; returns what it printed."""
+
+    def run(code: str, *changes: tuple[str, str]) -> str:
+        source = CHIP
+        for old, new in changes:
+            assert old in source
+            source = source.replace(old, new)
+        (tmp_path / "chip.py").write_text(source)
+        program = tmp_path / "program.py"
+        program.write_text(REFUSAL + code)
+        start = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+        return run_python(start, env={"BRINGUP_DRIVERS": str(tmp_path / "chip.py")}).stdout
+
+    return run
+
+
+# ---- in this process ----
+WRONG_INDEX: dict[str, Callable[[str], Any]] = {
+    "ones": lambda where: torch.ones(2, device=where),
+    "tensor": lambda where: torch.tensor([1, 2], device=where),
+    "to": lambda where: torch.ones(2).to(where),
+    "module": lambda where: torch.nn.Linear(2, 2).to(where),
+    "module made there": lambda where: torch.nn.Linear(2, 2, device=where),
+    "from another device": lambda where: torch.ones(2, device=where.split(":")[0]).to(where),
+    "empty_like": lambda where: torch.empty_like(torch.ones(2), device=where),
+    "generator": lambda where: torch.Generator(device=where),
+    "seeded numbers": lambda where: torch.rand(2, device=where),
+    "as default": lambda where: torch.device(where).__enter__() and torch.ones(2),
+    "load": lambda where: torch.load(saved(torch.ones(2)), map_location=where),
+}
+
+
+def saved(value: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("name", WRONG_INDEX)
+def test_a_wrong_index_is_named(name: str, device: str) -> None:
+    count = torch.get_device_module(device).device_count()
+    where = f"{device}:{count + 5}"
+    try:
+        with pytest.raises((ValueError, RuntimeError), match=where):
+            WRONG_INDEX[name](where)
+    finally:
+        torch.set_default_device(None)
+    assert torch.ones(2, device=device).sum().item() == 2
+
+
+MISUSE: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
+    "numpy": (lambda d: torch.ones(2, device=d).numpy(), TypeError, "can't convert .* device type tensor to numpy"),
+    "negative size": (lambda d: torch.empty(-1, device=d), RuntimeError, "negative dimension"),
+    "view of a wrong size": (lambda d: torch.ones(3, device=d).view(2), RuntimeError, r"shape '\[2\]' is invalid"),
+    "beyond the storage": (lambda d: torch.ones(3, device=d).as_strided((9,), (1,)), RuntimeError, "out of bounds"),
+    "index": (lambda d: torch.ones(3, device=d)[5], IndexError, "index 5 is out of bounds"),
+    "indices": (lambda d: torch.ones(3, device=d)[torch.tensor([7], device=d)], IndexError, "index 7 is out of bounds"),
+    "pinned": (lambda d: torch.ones(3, device=d, pin_memory=True), RuntimeError, "CPU tensors can be pinned"),
+    "shapes": (lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d), RuntimeError, "2x3 and 2x3"),
+    "quantized": (
+        lambda d: torch.quantize_per_tensor(torch.ones(3, device=d), 1.0, 0, torch.qint8),
+        (NotImplementedError, RuntimeError),
+        "quantize",
+    ),
+    "strides": (lambda d: torch.empty_strided((2, 2), (1,), device=d), RuntimeError, "length of strides"),
+    "storage of the CPU": (
+        lambda d: torch.ones(2, device=d).set_(torch.ones(2).untyped_storage()),
+        RuntimeError,
+        "cpu",
+    ),
+    "leaf in place": (lambda d: torch.ones(2, device=d, requires_grad=True).add_(1), RuntimeError, "leaf Variable"),
+    "several numbers": (lambda d: torch.ones(2, device=d).item(), RuntimeError, "2 elements"),
+    "truth of several": (lambda d: bool(torch.ones(2, device=d)), RuntimeError, "ambiguous"),
+    "layout": (lambda d: torch.empty(2, device=d, layout=torch._mkldnn), (NotImplementedError, RuntimeError), "."),
+    "target of cross_entropy": (
+        lambda d: torch.nn.functional.cross_entropy(torch.ones(1, 3, device=d), torch.tensor([9], device=d)),
+        IndexError,
+        "Target 9 is out of bounds",
+    ),
+    "embedding": (
+        lambda d: torch.nn.functional.embedding(torch.tensor([9], device=d), torch.ones(2, 2, device=d)),
+        IndexError,
+        "index out of range",
+    ),
+    "singular": (lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)), RuntimeError, "singular"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_pytorchs_usual_error(name: str, device: str) -> None:
+    use, kind, words = MISUSE[name]
+    with pytest.raises(kind, match=words):
+        use(device)
+    assert torch.ones(2, device=device).sum().item() == 2
+
+
+# ---- dtypes a chip does not have ----
+FEW_DTYPES = ('DeviceSpec("chip", 1 << 26)', 'DeviceSpec("chip", 1 << 26, dtypes=("float32", "int64"))')
+
+
+@pytest.mark.parametrize(
+    ("use", "dtype"),
+    [
+        ("torch.zeros(2, dtype=torch.float64, device='chip')", "float64"),
+        ("torch.ones(2, dtype=torch.float64).to('chip')", "float64"),
+        ("x.double()", "float64"),
+        ("x.to(torch.bfloat16)", "bfloat16"),
+        ("x > 0", "bool"),
+        ("torch.nn.Linear(2, 2).half().to('chip')", "float16"),
+        ("torch.rand(3, dtype=torch.float64, device='chip')", "float64"),
+        ("torch.empty_strided((2,), (1,), dtype=torch.complex64, device='chip')", "complex64"),
+        ("torch.fft.rfft(x)", "complex64"),
+        ("x.isnan()", "bool"),
+        ("x.sum(dtype=torch.float64)", "float64"),
+        ("x.view(torch.int32)", "int32"),
+        ("torch.load(file, map_location='chip')", "float64"),
+        ("torch.cat([x, x], out=torch.empty(0, dtype=torch.float64, device='chip'))", "float64"),
+    ],
+)
+def test_a_dtype_the_chip_does_not_have(use: str, dtype: str, run_chip: Run) -> None:
+    out = run_chip(
+        f"""
+import io
+file = io.BytesIO()
+torch.save(torch.ones(2, dtype=torch.float64), file)
+file.seek(0)
+x = torch.tensor([1.0, 2.0], device="chip")
+print(refusal(lambda: {use}))
+assert ((x + 1).sum() * 2).item() == 10  # and what it has works
+assert (torch.arange(3, device="chip") + 1).tolist() == [1, 2, 3]
+""",
+        FEW_DTYPES,
+    )
+    assert out.startswith("NotImplementedError: "), out
+    assert f"no dtype {dtype}" in out, out
+    assert "chip:0" in out, out
+    assert "float32" in out, f"says what it has: {out}"
+
+
+# ---- devices that are gone ----
+def test_a_closed_device_says_so(device: str, run_python: Run) -> None:
+    out = run_python(
+        REFUSAL
+        + f"""
+from bringup import _C
+x = torch.ones(3, device={device!r})
+_C.shut_down()
+for use in (lambda: x + 1, lambda: x.cpu(), lambda: x.item(), lambda: x.add_(1),
+            lambda: torch.ones(2, device={device!r}), lambda: x.clone(), lambda: x.copy_(torch.ones(3)), lambda: torch.rand(2, device={device!r}),
+            lambda: torch.get_device_module({device!r}).Stream(), lambda: str(x), lambda: x.sum().backward()):
+    print(refusal(use).replace(chr(10), " "))
+torch.manual_seed(0)
+assert torch.ones(2).sum() == 2
+"""
+    ).stdout.splitlines()
+    assert len(out) == 11
+    for line in out:
+        assert "RuntimeError" in line, line
+        assert "clos" in line, line
+        assert device in line, line
+
+
+def test_the_hardware_is_absent_at_open(run_chip: Run) -> None:
+    """device_count says 2 and open finds nothing: the reason arrives each time, and the CPU is not disturbed."""
+    out = run_chip(
+        """
+from torch.utils.data import DataLoader, TensorDataset
+assert torch.chip.is_available()  # nobody has looked yet
+if __name__ == "__main__":
+    torch.manual_seed(3)
+    w = torch.randn(3, requires_grad=True)
+    (w * w).sum().backward()
+    for _ in range(2):
+        print(refusal(lambda: torch.ones(2, device="chip")))
+    print(refusal(lambda: torch.ones(2).to("chip:1")))
+    print(refusal(lambda: torch.chip.synchronize()))
+    print(refusal(lambda: torch.chip.get_device_name()))
+    torch.manual_seed(3)
+    v = torch.randn(3, requires_grad=True)
+    (v * v).sum().backward()
+    assert torch.equal(v.grad, w.grad)
+    data = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4, num_workers=2)
+    assert sum(batch.sum() for (batch,) in data) == 28
+    assert torch.compile(lambda x: x.sin() + 1, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
+    with torch.random.fork_rng():
+        torch.rand(2)
+    torch.save(w, "/dev/null")
+""",
+        ('return DeviceSpec("chip", 1 << 26)', 'raise DriverAbsent("looked for /dev/chip0")'),
+        ("import DeviceSpec", "import DeviceSpec, DriverAbsent"),
+    )
+    assert len(out.splitlines()) == 5
+    for line in out.splitlines():
+        assert line.startswith("RuntimeError: "), line
+        assert "looked for /dev/chip0" in line, line
+        assert "chip" in line, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["count", "open"])
+def test_cpu_compilation_without_the_hardware(missing: str, run_chip: Run) -> None:
+    changes = {
+        "count": [("return 2", "return 0")],
+        "open": [('return DeviceSpec("chip", 1 << 26)', 'raise OSError("no such chip")')],
+    }
+    run_chip(
+        """
+import torch._inductor.config
+torch._inductor.config.compile_threads = 1
+for backend in ("eager", "inductor"):
+    compiled = torch.compile(lambda x: (x * 2 + 1).relu(), backend=backend)
+    x = torch.randn(8, requires_grad=True)
+    compiled(x).sum().backward()
+    assert torch.equal(x.grad, (x.detach() * 2 + 1 > 0) * 2.0)
+""",
+        *changes[missing],
+    )
+
+
+# ---- drivers that fail at work ----
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ('OSError("link down")', "RuntimeError"),
+        ('ValueError("link down")', "ValueError"),
+        ('NotImplementedError("link down")', "NotImplementedError"),
+        ('MemoryError("link down")', "OutOfMemoryError"),
+        ('SystemExit("link down")', "RuntimeError"),
+    ],
+)
+def test_a_copy_that_fails(error: str, kind: str, run_chip: Run) -> None:
+    """The driver's words arrive in Python from every kind of call, also from autograd's threads; then work goes on."""
+    out = run_chip(
+        """
+import bringup
+driver = bringup.active_drivers()[0].driver
+x = torch.ones(3, device="chip", requires_grad=True)
+y = (x * 2).sum()
+driver.broken = True
+for use in (lambda: x + 1, lambda: x.cpu(), lambda: torch.ones(3).to("chip"), lambda: x.detach().clone(),
+            lambda: x.detach().add_(1), lambda: y.item(), lambda: y.backward(), lambda: torch.rand(3, device="chip"),
+            lambda: torch.sort(x)):
+    print(refusal(use).replace(chr(10), " "))
+driver.broken = False
+assert (x + 1).tolist() == [2, 2, 2]
+""",
+        (
+            "        ctypes.memmove(dst, src, nbytes)",
+            f"        if getattr(self, 'broken', False):\n            raise {error}\n"
+            "        ctypes.memmove(dst, src, nbytes)",
+        ),
+    )
+    assert len(out.splitlines()) == 9
+    for line in out.splitlines():
+        assert line.startswith(kind), line
+        assert "link down" in line, line
+        assert "chip" in line, line
+
+
+def test_an_allocation_that_fails(run_chip: Run) -> None:
+    out = run_chip(
+        """
+x = torch.ones(4, device="chip")
+print(refusal(lambda: torch.ones(1 << 23, device="chip")).splitlines()[0])
+assert (x + 1).sum().item() == 8
+print(refusal(lambda: x.expand(1 << 22, 4).contiguous()).splitlines()[0])
+assert (x + 1).sum().item() == 8
+""",
+        (
+            "        block = ctypes",
+            "        if nbytes > 1 << 22:\n            raise MemoryError('the tray is full')\n        block = ctypes",
+        ),
+    )
+    for line in out.splitlines():
+        assert line.startswith("OutOfMemoryError: "), line
+        assert "chip:0" in line, line
+
+
+@pytest.mark.parametrize("address", ["0", "address + 1", "-64", "'here'", "None"])
+def test_an_address_that_is_none(address: str, run_chip: Run) -> None:
+    out = run_chip(
+        """
+print(refusal(lambda: torch.ones(4, device="chip")).replace(chr(10), " "))
+""",
+        ("        return address", f"        return {address}"),
+        ("del self.memory[address]", "pass"),
+    )
+    assert "alloc" in out, out
+    assert "chip" in out, out
+
+
+# ---- C libraries that do not fit ----
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (".abi_version = BRINGUP_ABI_VERSION", ".abi_version = 99", "99"),
+        (".struct_size = sizeof *driver", ".struct_size = 24", "struct_size"),
+        (".copy = copy,", "", "copy"),
+        ("abi_version != BRINGUP_ABI_VERSION", "abi_version != 99", "built for ABI version 1, not 1"),
+        ("int32_t bringup_driver_create", "int32_t other_name", "bringup_driver_create"),
+    ],
+)
+def test_a_library_that_does_not_fit(old: str, new: str, words: str, tmp_path: Path, run_python: Run) -> None:
+    """`import torch` works and warns; who uses the device hears why there is none."""
+    source = HOSTMEM.read_text()
+    assert old in source
+    library = compile_c(tmp_path, source.replace(old, new), "-shared", "-fPIC", "-Wno-unused", name="hostmem")
+    run = run_python(
+        REFUSAL + "import bringup\nassert torch.ones(2).sum() == 2\nprint(refusal(bringup.device))\n",
+        env={"BRINGUP_DRIVERS": str(library)},
+    )
+    assert "RuntimeError" in run.stdout, run.stdout
+    assert words in run.stdout, run.stdout
+    assert "hostmem" in run.stdout, run.stdout
+    assert "RuntimeWarning" in run.stderr, run.stderr
+    assert words in run.stderr, run.stderr
+
+
+def test_a_file_that_is_no_library(tmp_path: Path, run_python: Run) -> None:
+    for name, content in (("libbroken.so", "not ELF"), ("broken.py", "def ("), ("nothing.py", "x = 1")):
+        (tmp_path / name).write_text(content)
+        run = run_python(
+            REFUSAL + "import bringup\nassert torch.ones(2).sum() == 2\nprint(refusal(bringup.device))\n",
+            env={"BRINGUP_DRIVERS": str(tmp_path / name)},
+        )
+        assert name in run.stdout, run.stdout
+        assert "RuntimeWarning" in run.stderr

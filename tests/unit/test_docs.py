@@ -1,0 +1,115 @@
+"""docs/*.md says only what is so: its programs and commands run, its excerpts are in the files they name.
+
+How a fenced block is treated:
+
+- ``python``: runs in a new process; ``# continues`` as its first line adds it to the block before
+- ``bash``: runs in bash, where a failing command ends it
+- ``# file: NAME`` as the first line: is written to that file instead; ``# file: NAME, continued`` adds to it
+- below ``<!-- from: PATH -->``: must stand in that file, word for word
+- below ``<!-- tested in: PATH -->``: runs in that test, which must name what the block names
+- anything else (``text``, ``toml`` …): is output or a fragment, and is not run
+
+The blocks of one page share a folder, in which ``examples`` is the repository's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(r"^(?:<!-- (from|tested in): (\S+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^# file: (\S+?)(, continued)?\n")
+WRITTEN_HERE = {"design.md", "drivers.md", "environment.md", "gaps.md", "operators.md", "sim.md"}
+
+
+@dataclass
+class Block:
+    line: int
+    marker: str
+    marked: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(text.count("\n", 0, found.start()) + 1, *[part or "" for part in found.groups()])
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def programs(page: Path) -> list[tuple[int, str, str]]:
+    """(line, language, text) of what is run, in order; files come as programs of the language ``file``."""
+    found: list[tuple[int, str, str]] = []
+    for block in blocks(page):
+        if block.marker:
+            continue
+        if FILE.match(block.text):
+            found.append((block.line, "file", block.text))
+        elif block.language == "python" and block.text.startswith("# continues\n"):
+            line, language, text = found.pop()
+            assert language == "python", f"{page.name}:{block.line} continues no Python block"
+            found.append((line, language, text + block.text))
+        elif block.language in ("python", "bash"):
+            found.append((block.line, block.language, block.text))
+    return found
+
+
+def test_the_pages_are_there() -> None:
+    assert {page.name for page in PAGES} >= WRITTEN_HERE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    for line, language, text in programs(page):
+        if language == "file":
+            name = FILE.match(text)
+            assert name is not None
+            with (tmp_path / name[1]).open("a" if name[2] else "w") as file:
+                file.write(text)
+            continue
+        command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+        assert result.returncode == 0, f"docs/{page.name}:{line}\n{text}\n{result.stdout}\n{result.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_excerpt_is_in_its_file(page: Path) -> None:
+    for block in blocks(page):
+        where = f"docs/{page.name}:{block.line}"
+        if block.marker == "from":
+            assert block.text in (ROOT / block.marked).read_text(), where
+        elif block.marker:
+            tested = (ROOT / block.marked).read_text()
+            for name in re.findall(r"examples/\S+/(\w+)\.py", block.text):
+                assert name in tested, where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_and_named_file_exists(page: Path) -> None:
+    text = page.read_text()
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert not [link for link in links if link and not (page.parent / link).exists()]
+    assert not re.search(r"/(?:root|home|opt|work|Users)/", text)
+
+
+def test_every_variable_is_documented_and_read() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "bringup").rglob("*.py"))
+    # A variable's name stands alone in quotes; status codes of the C ABI do not.
+    read = set(re.findall(r'"(BRINGUP_[A-Z_]+)"', sources))
+    documented = set(re.findall(r"^\| `(BRINGUP_[A-Z_]+)`", (ROOT / "docs" / "environment.md").read_text(), re.MULTILINE))
+    assert read <= documented
+    tests = (ROOT / "tests" / "conftest.py").read_text()
+    assert not [name for name in documented - read if name not in tests]
