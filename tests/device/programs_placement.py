@@ -122,10 +122,30 @@ def placements_survive_copies_and_growth(device: str) -> None:
         x[20:].fill_(2)
         identical(x, torch.cat([numbers(20), torch.full((20,), 2.0)]), f"{kind.name} {block} resized and filled")
         x.untyped_storage().resize_(16)
-        identical(x.untyped_storage().cpu()._cdata and x[:4], numbers(20)[:4], f"{kind.name} {block} shrunk")
+        identical(x[:4], numbers(20)[:4], f"{kind.name} {block} shrunk")
     empty = torch.empty(0, device=device)
     place(empty, SHARD, 8)
     identical(empty.resize_(9).fill_(4), torch.full((9,), 4.0), "grown from nothing")
+
+
+@program(needs="partitions")
+def placed_storages_stay_in_their_memory(device: str) -> None:
+    """Growing takes as much memory as the storage's own placement needs, not the default one: neighbours are safe."""
+    count = 1 << 16
+    for kind, block in PLACEMENTS:
+        x = place(torch.ones(256, device=device), kind, block)
+        x.resize_(count)
+        y = torch.zeros(count, device=device)
+        z = place(torch.zeros(0, device=device), kind, block).resize_(count)
+        w = torch.zeros(count, device=device)
+        x.copy_(torch.full((count,), 3.0))
+        z.copy_(torch.full((count,), 5.0))
+        for name, tensor, value in (("x", x, 3.0), ("y", y, 0.0), ("z", z, 5.0), ("w", w, 0.0)):
+            identical(tensor, torch.full((count,), value), f"{name} beside {kind.name} {block}")
+        y.fill_(2)
+        w.fill_(4)
+        for name, tensor, value in (("x", x, 3.0), ("z", z, 5.0)):
+            identical(tensor, torch.full((count,), value), f"{name} as {kind.name} {block}, its neighbours filled")
 
 
 @program(needs="partitions")

@@ -33,6 +33,8 @@ FACTORS = f"a, b, c = ones({M}, {K}), ones({K}, {N}), ones({M}, {N})"
 MM_FLOPS, MM_BYTES = 2 * M * K * N, 4 * (M * K + K * N + M * N)
 PAIR = "x, y, z = ones(1000, 1000), ones(1000, 1000), ones(1000, 1000)"
 SIZE = 4_000_000  # bytes of one of them
+CONV_FLOPS = 2 * (4 * 32 * 16 * 16) * (16 * 3 * 3)  # per output element: the weights of one filter
+CONV_BYTES = 4 * (4 * 16 * 18 * 18 + 32 * 16 * 3 * 3 + 4 * 32 * 16 * 16)
 CASES: dict[str, tuple[str, str, float]] = {
     "nothing": ("", "pass", 0),
     "empty": ("", "torch.empty(10, device=device)", 0),
@@ -59,10 +61,24 @@ CASES: dict[str, tuple[str, str, float]] = {
     "conv2d": (
         "x, w = ones(4, 16, 18, 18), ones(32, 16, 3, 3)",
         "F.conv2d(x, w)",
-        kernel(
-            2 * (4 * 32 * 16 * 16) * (16 * 3 * 3),
-            4 * (4 * 16 * 18 * 18 + 32 * 16 * 3 * 3 + 4 * 32 * 16 * 16),
-        ),
+        kernel(CONV_FLOPS, CONV_BYTES),
+    ),
+    "conv2d in groups": (
+        "x, w = ones(4, 64, 18, 18), ones(32, 16, 3, 3)",
+        "F.conv2d(x, w, groups=4)",
+        kernel(CONV_FLOPS, 4 * (4 * 64 * 18 * 18 + 32 * 16 * 3 * 3 + 4 * 32 * 16 * 16)),
+    ),
+    "conv2d backward": (
+        "x, w, g = ones(4, 16, 18, 18), ones(32, 16, 3, 3), ones(4, 32, 16, 16)",
+        "torch.ops.aten.convolution_backward("
+        "g, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])",
+        kernel(2 * CONV_FLOPS, CONV_BYTES + 4 * (4 * 16 * 18 * 18 + 32 * 16 * 3 * 3)),
+    ),
+    "attention": (
+        "q, k = ones(2, 4, 128, 64), ones(2, 4, 256, 64)",
+        "F.scaled_dot_product_attention(q, k, k)",
+        # q·kᵀ and p·v; q, k and v in, the result and its log-sum-exp out
+        kernel(2 * 2 * (2 * 4) * 128 * 256 * 64, 4 * (2 * 4) * (2 * 128 * 64 + 2 * 256 * 64 + 128)),
     ),
     "add": (PAIR, "x + y", kernel(0, 3 * SIZE)),
     "add in place": (PAIR, "x.add_(y)", kernel(0, 3 * SIZE)),

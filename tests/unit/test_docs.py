@@ -109,7 +109,9 @@ def test_every_variable_is_documented_and_read() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "bringup").rglob("*.py"))
     # A variable's name stands alone in quotes; status codes of the C ABI do not.
     read = set(re.findall(r'"(BRINGUP_[A-Z_]+)"', sources))
-    documented = set(re.findall(r"^\| `(BRINGUP_[A-Z_]+)`", (ROOT / "docs" / "environment.md").read_text(), re.MULTILINE))
+    documented = set(
+        re.findall(r"^\| `(BRINGUP_[A-Z_]+)`", (ROOT / "docs" / "environment.md").read_text(), re.MULTILINE)
+    )
     assert read <= documented
     tests = (ROOT / "tests" / "conftest.py").read_text()
     assert not [name for name in documented - read if name not in tests]

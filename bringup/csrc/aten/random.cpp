@@ -79,6 +79,11 @@ Tensor& uniform_(Tensor& self, double from, double to, OptionalGenerator generat
                   (self.scalar_type() == at::kDouble || to - from <= std::numeric_limits<float>::max()),
               "uniform_ expects to-from <= std::numeric_limits<", c10::toString(self.scalar_type()),
               ">::max(), but found to=", to, " and from=", from, " which result in to-from to exceed the limit");
+  if (self.is_complex()) { // real and imaginary part each
+    Tensor parts = at::view_as_real(self);
+    uniform_(parts, from, to, std::move(generator));
+    return self;
+  }
   const PhiloxState state = reserve(generator, self);
   auto scale = [&]<class T>(T* out, int64_t count) {
     if (from == 0 && to == 1) return;

@@ -37,6 +37,9 @@ bool keeps_composite(const std::string& name) {
   return ops.count(name) > 0;
 }
 
+// Composites that are none: they look at the device type, or call a kernel by device type.
+bool asks_the_device(const std::string& full) { return full == "aten::mode.values" || full == "aten::conj_physical_"; }
+
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
                               Registry::get().type_name, " devices; dequantize() first, or keep the tensor on the CPU");
@@ -81,8 +84,7 @@ void register_library_ops() {
     if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
     if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
       registered_routes().try_emplace(full, "native");
-    } else if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || full == "aten::mode.values") {
-      // (mode.values is a composite that refuses devices it does not know.)
+    } else if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || asks_the_device(full)) {
       add(aten);
       registered_routes().emplace(full, "library");
     }
