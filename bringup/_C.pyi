@@ -43,6 +43,9 @@ def in_bad_fork() -> bool:
     """True in a forked child whose parent had opened a device: every device call raises there. Never raises itself."""
 
 # ---- streams: (stream_id, device_index) of torch.Stream ----
+def mark_busy(device: int, stream_id: int) -> None:
+    """Work was queued on the stream behind the core's back (a driver's library op): the host waits before it looks."""
+
 def sleep(device: int, stream_id: int, milliseconds: float) -> None:
     """Queues work that takes this long on the stream (host_function + nanosleep)."""
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 
 class DriverAbsent(RuntimeError):
@@ -125,16 +125,19 @@ class Tensor:
     stream: int
 
 
-def required(method: Callable[..., Any]) -> Callable[..., Any]:
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def required(method: _Method) -> _Method:
     """Marks a method that every driver must write."""
     method.__contract__ = ("required", True)  # type: ignore[attr-defined]
     return method
 
 
-def optional(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def optional(group: str) -> Callable[[_Method], _Method]:
     """Marks a method that a driver may write; ``group`` is its heading in ``bringup contract``."""
 
-    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
+    def mark(method: _Method) -> _Method:
         method.__contract__ = (group, False)  # type: ignore[attr-defined]
         return method
 
@@ -311,9 +314,13 @@ class Driver:
         """Called at exit for every opened device."""
         raise NotImplementedError
 
+    def absent_reason(self) -> str:
+        """Where device_count() is 0: what was looked for, so that the user knows what is missing."""
+        return "its driver found no device on this machine"
+
     def offers(self, method: str) -> bool:
         """Whether this driver wrote a method of the contract itself."""
-        return getattr(type(self), method) is not getattr(Driver, method)
+        return getattr(type(self), method, None) is not getattr(Driver, method, None)
 
 
 def contract() -> list[tuple[str, str, bool, str]]:

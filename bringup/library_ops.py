@@ -154,6 +154,7 @@ class _Call:
         arguments = [self.plain(value) for value in self.positional]
         keywords = {name: self.plain(value) for name, value in self.keywords.items()}
         result = self.function(targets[0] if len(targets) == 1 else tuple(targets), *arguments, **keywords)
+        _C.mark_busy(self.device.index, current.stream_id)  # it may have queued its work
         return result is not NotImplemented
 
     def plain(self, value: Any) -> Any:

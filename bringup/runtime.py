@@ -41,10 +41,8 @@ class ActiveDriver:
     count: int
 
     def absence(self) -> str:
-        """Why there is no device, in the driver's own words where it has them (``absent_reason()``)."""
-        reason = getattr(self.driver, "absent_reason", None)
-        said = str(reason()) if callable(reason) else "its driver found no device on this machine"
-        return f"no {self.name} device: {said}"
+        """Why there is no device, in the driver's own words."""
+        return f"no {self.name} device: {self.driver.absent_reason()}"
 
 
 @dataclass
@@ -215,7 +213,7 @@ def _autoload() -> None:
                     _activate_now(_choice())
     except (Exception, SystemExit) as error:
         _state.error = error
-        if _state.chosen is not None or _ENVIRONMENT in os.environ or "BRINGUP_FALLBACK" in os.environ:
+        if _state.chosen is not None or any(name.startswith("BRINGUP_") for name in os.environ):
             _warn(f"bringup is not active: {error}")
 
 

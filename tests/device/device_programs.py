@@ -21,7 +21,14 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 #: Where programs are; importing one registers what it holds.
-FILES = ("programs_tensors", "programs_ops", "programs_networks", "programs_runtime", "programs_placement")
+FILES = (
+    "programs_tensors",
+    "programs_copies",
+    "programs_ops",
+    "programs_networks",
+    "programs_placement",
+    "programs_runtime",
+)
 #: A program that takes longer hangs.
 LIMIT_SECONDS = 60
 

@@ -149,6 +149,30 @@ def foreach_ops(device: str) -> None:
 
 
 @program
+def foreach_ops_on_views_of_one_tensor(device: str) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        torch._foreach_add_([x[0], x[2, 1:3], x[:, 3]], 1.0)
+        torch._foreach_add_([x, x.view(4, 4)], 2.0)
+        return x
+
+    agree(device, run, numbers(4, 4))
+
+
+@program
+def deterministic_mode(device: str) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3, device=device).isnan().all()
+        assert torch.empty(3, dtype=torch.int16, device=device).resize_(9)[5].item() == torch.iinfo(torch.int16).max
+        rows = torch.tensor([0, 2, 0])
+        agree(device, lambda x, i: x.index_put_((i,), x[:3].clone(), accumulate=True), numbers(4, 4), rows)
+        agree(device, lambda x, i: x.index_add(0, i, x[:3]), numbers(4, 4), rows)
+        agree(device, lambda x, i: x.cumsum(0), numbers(4, 4), rows)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@program
 def sparse_tensors(device: str) -> None:
     dense = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]])
     sparse = dense.to_sparse().to(device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import os
 import threading
 import time
 from typing import Any
@@ -59,6 +61,25 @@ def random_numbers(device: str) -> dict[str, str]:
     assert digests == again, {name for name in digests if digests[name] != again[name]}
     assert len(set(digests.values())) == len(digests)
     return digests
+
+
+@program
+def random_numbers_into_views(device: str) -> None:
+    """The same numbers as into a tensor of its own, and nothing beside the view changes."""
+    for view in (lambda t: t[20:], lambda t: t[:9], lambda t: t[3:30:2], lambda t: t.view(5, 8).t()[1:4]):
+        for fill in (
+            lambda t: t.uniform_(1, 2),
+            lambda t: t.normal_(5),
+            lambda t: t.bernoulli_(0.9),
+            lambda t: t.random_(1, 9),
+        ):
+            x = torch.full((40,), -1.0, device=device)
+            torch.manual_seed(4)
+            fill(view(x))
+            torch.manual_seed(4)
+            expected = torch.full((40,), -1.0)
+            view(expected).copy_(fill(torch.empty(view(expected).shape, device=device)))
+            identical(x, expected)
 
 
 @program
@@ -185,6 +206,50 @@ def memory_is_counted_and_limited(device: str) -> None:
         torch.empty(1 << 40, dtype=torch.uint8, device=device)
     module.empty_cache()
     identical(torch.ones(3, device=device) + 1, torch.full((3,), 2.0), "and the process goes on")
+
+
+@program
+def nothing_leaks(device: str) -> None:
+    """Results, growing out=, views, graphs and failed calls all give their memory back."""
+    module = module_of(device)
+
+    def work() -> None:
+        x = torch.randn(8, 8, device=device, requires_grad=True)
+        (x @ x.t()).softmax(-1).sum().backward()
+        torch.sort(x.detach(), out=(torch.empty(0, device=device), torch.empty(0, dtype=torch.long, device=device)))
+        with refused(RuntimeError, "mat"):
+            x @ torch.ones(3, 3, device=device)
+        with refused(IndexError, "range"):
+            x.detach().index_select(0, torch.tensor([99], device=device))
+        x.detach().clone().resize_(100).view(10, 10).t()[::2].nonzero()
+
+    work()
+    gc.collect()
+    before = module.memory_allocated(device)
+    for _ in range(10):
+        work()
+    gc.collect()
+    assert module.memory_allocated(device) == before
+
+
+@program
+def modes_of_a_program(device: str) -> None:
+    """The default device, inference mode, higher derivatives, nested tensors."""
+    torch.set_default_device(device)
+    try:
+        assert torch.ones(2).device == torch.nn.Linear(2, 2).weight.device == torch.device(device)
+        assert torch.randperm(5).device == torch.device(device)
+    finally:
+        torch.set_default_device(None)
+    with torch.inference_mode():
+        x = torch.ones(3, device=device) + 1
+        x.add_(1)[0] = 9
+    assert x.is_inference()
+    identical(x, torch.tensor([9.0, 3.0, 3.0]))
+    hessian = torch.autograd.functional.hessian(lambda v: (v**3).sum(), torch.ones(3, device=device))
+    identical(hessian, 6 * torch.eye(3))
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged, device=device)
+    assert (ragged + 1).sum().item() == 10
 
 
 @program
@@ -341,3 +406,15 @@ def no_program_touched_device_memory(device: str) -> None:
     library = ctypes.CDLL(str(bringup.active_drivers()[0].driver.library_path))
     library.sim_trap_count.restype = ctypes.c_uint64
     assert library.sim_trap_count() == 0
+
+
+# ---- the harness: these two must be noticed ----
+@program(needs="broken")
+def a_program_that_fails(device: str) -> None:
+    identical(torch.ones(2, device=device) + 1, torch.ones(2), "two is not one")
+
+
+@program(needs="broken")
+def a_program_that_kills_the_process(device: str) -> None:
+    torch.ones(2, device=device)
+    os._exit(7)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,3 +119,37 @@ def test_an_unknown_op_is_refused(run_python, tmp_path: Path) -> None:
     result = run_python("import torch, bringup; bringup.device()", env={"BRINGUP_DRIVERS": str(path)}, check=False)
     assert result.returncode == 1
     assert "driver 'library': ops['aten::matmull']: PyTorch has no such op" in result.stderr
+
+
+def test_a_library_op_may_queue_its_work(run_python: Any, tmp_path: Path) -> None:
+    """The host waits for the stream before it reads what a library op has only queued."""
+    (tmp_path / "lazychip.py").write_text(
+        textwrap.dedent(
+            """
+            import ctypes, time
+            from bringup.drivers.sim import Driver as Sim
+            from bringup.driver import DeviceSpec
+
+            class Driver(Sim):
+                name = "lazychip"
+                def __init__(self):
+                    super().__init__("devices=1")
+                    self.ops = {"aten::mm": self.mm}
+                def mm(self, out, a, b):
+                    def work():
+                        time.sleep(0.05)
+                        cells = (ctypes.c_float * 4).from_address(out.address)
+                        cells[:] = [2.0] * 4
+                    self.host_function(out.device, out.stream, work)
+            """
+        )
+    )
+    code = """
+import torch
+a = torch.ones(2, 2, device="lazychip")
+for read in (lambda y: (y + 0).cpu().sum().item(), lambda y: y.sum().item(), lambda y: y.cpu().sum().item()):
+    assert read(a @ a) == 8.0
+print("in order")
+"""
+    run = run_python(code, env={"BRINGUP_DRIVERS": str(tmp_path / "lazychip.py")})
+    assert "in order" in run.stdout, run.stdout + run.stderr

@@ -64,13 +64,12 @@ def programs_of(variant: Variant) -> list[str]:
 CASES = [(variant, name) for variant in VARIANTS for name in programs_of(VARIANTS[variant])]
 
 
-def run_programs(variant: Variant, drivers: str, folder: Path) -> Results:
-    """Runs all programs of a variant; a program whose process died has the end of its output as error."""
+def run_programs(variant: Variant, drivers: str, folder: Path, names: list[str]) -> Results:
+    """Runs programs on a variant; a program whose process died has the end of its output as error."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRINGUP_")}
     environment |= {"BRINGUP_DRIVERS": drivers, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     environment |= {"OMP_NUM_THREADS": "1", **variant.options}
     results: Results = {}
-    names = programs_of(variant)
     for attempt in range(len(names)):
         file = folder / f"{attempt}.jsonl"
         left = [name for name in names if name not in results]
@@ -102,7 +101,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results
             if drivers == HOSTMEM:
                 source = (EXAMPLES / "hostmem.c").read_text()
                 drivers = str(compile_c(folder, source, "-shared", "-fPIC", name="hostmem"))
-            known[name] = run_programs(variant, drivers, folder)
+            known[name] = run_programs(variant, drivers, folder, programs_of(variant))
         return known[name]
 
     return of
@@ -154,3 +153,11 @@ print((x.cpu() + x.sort()[0].cpu()).tolist())
         code, env={"BRINGUP_DRIVERS": DICTMEM, "BRINGUP_FALLBACK": "error,aten::sort=allow,aten::fill_=allow"}
     )
     assert run.stdout == "[2.0, 2.0, 2.0]\n"
+
+
+def test_a_failure_and_a_dead_process_are_noticed(tmp_path: Path) -> None:
+    names = ["a_program_that_fails", "a_program_that_kills_the_process", "nothing_and_one_number"]
+    failed, died, went_on = (run_programs(sim(""), "sim", tmp_path, names)[name]["error"] for name in names)
+    assert "two is not one" in failed
+    assert "status 7" in died
+    assert went_on is None

@@ -72,8 +72,10 @@ void register_library_ops() {
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || returns_view(op->schema())) continue;
+    if (!op || !op->hasSchema()) continue;
     const std::string full = toString(name);
+    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) registered_routes().try_emplace(full, "native");
+    if (returns_view(op->schema())) continue; // a copy would come back: such ops are written by hand
     auto add = [&](torch::Library& library) {
       library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
     };
@@ -82,9 +84,8 @@ void register_library_ops() {
     };
     if (missing(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU)) add(sparse);
     if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
-    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
-      registered_routes().try_emplace(full, "native");
-    } else if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || asks_the_device(full)) {
+    if (registered_routes().count(full) > 0) continue;
+    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || asks_the_device(full)) {
       add(aten);
       registered_routes().emplace(full, "library");
     }

@@ -227,6 +227,11 @@ PYBIND11_MODULE(_C, module) {
       NoGil());
   module.def("in_bad_fork", [] { return Registry::get().in_bad_fork(); });
 
+  module.def("mark_busy", [](int device, int64_t stream) {
+    Device& found = device_at(static_cast<c10::DeviceIndex>(device));
+    translated([&] { found.check_stream(static_cast<int32_t>(stream)); });
+    found.mark_busy(static_cast<int32_t>(stream));
+  });
   module.def("sleep", &sleep, NoGil());
   module.def("host_function", &host_function);
 
