@@ -271,7 +271,8 @@ def init() -> None:
     _C.ensure_open(device_index())
 
 
-_lazy_init = init
+def _lazy_init() -> None:
+    """What PyTorch calls before it asks for a stream, also in CPU-only programs: so it opens nothing."""
 
 
 def is_initialized() -> bool:

@@ -170,6 +170,16 @@ Tensor& set_empty(Tensor& self) { return set_storage(self, new_storage(self.devi
 
 void record_tensor_stream(Tensor& self, at::Stream stream) { record_stream(self.storage().data_ptr(), stream); }
 
+// Module.to() keeps a parameter's identity (ties, optimizers) where a tensor can take another's place: any two dense
+// tensors of ours and the CPU can, both are plain TensorImpls.
+bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
+  auto plain = [](const Tensor& tensor) {
+    return tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested() &&
+           (tensor.is_cpu() || tensor.device().type() == kDeviceType);
+  };
+  return plain(self) && plain(from);
+}
+
 // ---- one number ----
 
 at::Scalar local_scalar_dense(const Tensor& self) {
@@ -216,6 +226,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Tensor", TORCH_FN(set_from_tensor));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_tensor_stream));
+  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
 }
 

@@ -1,5 +1,6 @@
 // copy_ between every pair of devices, dtypes and layouts: bytes where bytes will do, the CPU's copy_ otherwise.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zero.h>
@@ -164,6 +165,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   TORCH_CHECK_NOT_IMPLEMENTED((self.is_cpu() || on_device(self)) && (from.is_cpu() || on_device(from)), "copy_ from ",
                               from.device(), " to ", self.device(), " is not possible directly: go through the CPU");
 
+  at::assert_no_internal_overlap(self);
+  at::assert_no_partial_overlap(self, from);
   if (on_device(self) && on_device(from)) {
     if (same_bytes(self, from)) carry_metadata(self, from);
     if (self.device() != from.device())

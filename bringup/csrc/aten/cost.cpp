@@ -46,8 +46,8 @@ const std::unordered_map<std::string, Formula>& formulas() {
       {"aten::addmm", matmul_with_bias},
       {"aten::baddbmm", matmul_with_bias},
       {"aten::addmv", matmul_with_bias},
-      {"aten::convolution_overrideable", convolution},
-      {"aten::convolution_backward_overrideable", convolution_backward},
+      {"aten::convolution", convolution},
+      {"aten::convolution_backward", convolution_backward},
       {"aten::_scaled_dot_product_fused_attention_overrideable", attention}};
   return *table;
 }

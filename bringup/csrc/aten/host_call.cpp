@@ -1,7 +1,9 @@
 // One call of a CPU kernel on device tensors: CPU stand-ins for the arguments, device tensors for the results.
 #include "aten/host_call.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -210,18 +212,28 @@ void HostCall::write_back_sparse(const at::Tensor& original, const at::Tensor& s
 
 // The kernel grew an `out=` tensor (trap 11): its new memory becomes the memory of the original storage.
 void HostCall::adopt_resized(const at::Tensor& original, const at::Tensor& stand_in) {
+  if (!zero_copy_) { // the stand-in was only a part of the storage: grow the whole, then fill in the part
+    c10::TensorImpl* impl = original.unsafeGetTensorImpl();
+    const int64_t offset = impl->storage_offset();
+    const size_t needed = at::detail::computeStorageNbytes(stand_in.sizes(), stand_in.strides(), impl->itemsize(), offset);
+    if (original.storage().nbytes() < needed) resize_storage(original.storage(), needed);
+    impl->set_sizes_and_strides(stand_in.sizes(), stand_in.strides(), offset);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const_cast<at::Tensor&>(original).copy_(stand_in);
+    bytes_moved_ += stand_in.nbytes();
+    return;
+  }
   const at::Tensor fresh = fresh_result(stand_in);
   c10::StorageImpl* storage = original.storage().unsafeGetStorageImpl();
   c10::StorageImpl* from = fresh.storage().unsafeGetStorageImpl();
   storage->set_nbytes(from->nbytes());
   storage->set_data_ptr_noswap(from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
-  if (zero_copy_) { // the cached alias was the stand-in's storage: let it point at the new memory
-    c10::StorageImpl* alias = stand_in.storage().unsafeGetStorageImpl();
-    void* bytes = storage->mutable_data();
-    if (bytes) bytes = static_cast<char*>(bytes) + device_->spec().host_offset;
-    alias->set_data_ptr_noswap(c10::DataPtr(bytes, c10::Device(c10::kCPU)));
-    alias->set_nbytes(storage->nbytes());
-  }
+  // The cached alias was the stand-in's storage: let it point at the new memory.
+  c10::StorageImpl* alias = stand_in.storage().unsafeGetStorageImpl();
+  void* bytes = storage->mutable_data();
+  if (bytes) bytes = static_cast<char*>(bytes) + device_->spec().host_offset;
+  alias->set_data_ptr_noswap(c10::DataPtr(bytes, c10::Device(c10::kCPU)));
+  alias->set_nbytes(storage->nbytes());
   original.unsafeGetTensorImpl()->set_sizes_and_strides(fresh.sizes(), fresh.strides(), fresh.storage_offset());
 }
 

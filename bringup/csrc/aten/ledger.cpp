@@ -53,6 +53,12 @@ bool takes_cpu_tensors(const std::string& base) {
   return ops.count(base) > 0;
 }
 
+// Their schemas do not say that the running statistics are written.
+bool writes_without_saying(const std::string& base, const std::string& argument) {
+  return (base == "aten::native_batch_norm" || base == "aten::batch_norm_update_stats") &&
+         (argument == "running_mean" || argument == "running_var");
+}
+
 std::optional<Policy> override_for(const OpRecord& op) {
   auto& overrides = book().overrides;
   if (auto it = overrides.find(op.name); it != overrides.end()) return it->second;
@@ -80,7 +86,8 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
       shows_requires_grad(op_schema.name() == "aten::_sparse_mm_reduce_impl"),
       cpu_tensors_allowed(takes_cpu_tensors(op_schema.name())) {
   for (const auto& argument : schema.arguments())
-    mutated.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+    mutated.push_back((argument.alias_info() && argument.alias_info()->isWrite()) ||
+                      writes_without_saying(base_name, argument.name()));
   for (const auto& result : schema.returns()) {
     int source = -1;
     if (const auto* alias = result.alias_info()) {

@@ -37,8 +37,10 @@ bool keeps_composite(const std::string& name) {
   return ops.count(name) > 0;
 }
 
-// Composites that are none: they look at the device type, or call a kernel by device type.
-bool asks_the_device(const std::string& full) { return full == "aten::mode.values" || full == "aten::conj_physical_"; }
+// Composites that run whole: the first two ask for a device type they know, mv would read a result it overwrites.
+bool runs_whole(const std::string& full) {
+  return full == "aten::mode.values" || full == "aten::conj_physical_" || full == "aten::mv";
+}
 
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
@@ -85,7 +87,7 @@ void register_library_ops() {
     if (missing(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU)) add(sparse);
     if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
     if (registered_routes().count(full) > 0) continue;
-    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || asks_the_device(full)) {
+    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || runs_whole(full)) {
       add(aten);
       registered_routes().emplace(full, "library");
     }

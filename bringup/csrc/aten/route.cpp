@@ -130,7 +130,8 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
   if (library) {
     if (charges(call.device())) {
       std::vector<at::Tensor> in, out;
-      for (const auto& value : originals) each_tensor(value, [&](const at::Tensor& tensor) { in.push_back(tensor); });
+      for (size_t i = 0; i < arguments.size(); ++i)
+        if (!arguments[i].is_out()) each_tensor(originals[i], [&](const at::Tensor& tensor) { in.push_back(tensor); });
       for (size_t i = 0; i < returns; ++i)
         each_tensor((*stack)[base + i], [&](const at::Tensor& tensor) { out.push_back(tensor); });
       charge(call.device(), record, in, out);

@@ -21,15 +21,35 @@
 #include <ATen/ops/sparse_resize_and_clear_native.h>
 #include <ATen/ops/sparse_resize_native.h>
 #include <ATen/ops/values_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 namespace bringup {
+namespace {
+
+// A constructor that runs with its device argument as the current device: members are made on that.
+template <auto constructor>
+struct OnItsDevice;
+template <class... Args, at::Tensor (*constructor)(Args...)>
+struct OnItsDevice<constructor> {
+  static at::Tensor call(Args... args) {
+    c10::OptionalDeviceGuard guard;
+    auto look = [&](const auto& argument) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, std::optional<c10::Device>>)
+        if (argument) guard.reset_device(*argument);
+    };
+    (look(args), ...);
+    return constructor(std::forward<Args>(args)...);
+  }
+};
+
+} // namespace
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
-  library.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  library.impl("_sparse_coo_tensor_with_dims", TORCH_FN(OnItsDevice<&at::native::new_with_dims_sparse>::call));
   library.impl("_sparse_coo_tensor_with_dims_and_tensors",
-               TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
-  library.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_symint));
+               TORCH_FN(OnItsDevice<&at::native::new_with_dims_and_tensor_sparse_symint>::call));
+  library.impl("empty.memory_format", TORCH_FN(OnItsDevice<&at::native::empty_sparse_symint>::call));
   library.impl("_indices", TORCH_FN(at::native::_indices_sparse));
   library.impl("_values", TORCH_FN(at::native::_values_sparse));
   library.impl("indices", TORCH_FN(at::native::indices_sparse));
@@ -48,7 +68,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, library) {
-  library.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse_compressed_symint));
+  library.impl("empty.memory_format", TORCH_FN(OnItsDevice<&at::native::empty_sparse_compressed_symint>::call));
   library.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
   library.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
   library.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));

@@ -47,17 +47,14 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
       impl->placement = target;
       return;
     }
-    Block* fresh = device.memory().allocate(device.physical_bytes(nbytes, target), current_stream(index));
-    const c10::DataPtr& old = impl->data_ptr();
+    c10::DataPtr fresh = allocate_on(index, nbytes, &target);
     auto& api = device.driver.api;
-    const int32_t status = api.relayout(api.self, device.local, CachingAllocator::address(fresh), &target,
-                                        reinterpret_cast<uint64_t>(old.get()), &source, nbytes,
-                                        device.stream_handle(current_stream(index)));
-    if (status != BRINGUP_OK) device.memory().free(fresh);
-    device.driver.check(status, "relayout", device.local);
+    device.driver.check(
+        api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
+                     reinterpret_cast<uint64_t>(impl->data()), &source, nbytes, device.stream_handle(current_stream(index))),
+        "relayout", device.local);
     device.mark_busy(current_stream(index));
-    impl->set_data_ptr_noswap(c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(fresh)), fresh,
-                                           old.get_deleter(), old.device()));
+    impl->set_data_ptr_noswap(std::move(fresh));
     impl->placement = target;
   });
 }

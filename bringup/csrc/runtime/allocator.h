@@ -35,6 +35,7 @@ struct Block {
   uint64_t size = 0; // rounded bytes
   int32_t stream = 0;
   CachingAllocator* owner = nullptr;
+  bringup_placement placement{}; // the user's: how the block's bytes lie over the partitions
 };
 
 struct Stat {

@@ -107,6 +107,7 @@ void Device::open_slow() {
   if (status == BRINGUP_OK) {
     if (spec.alignment == 0) spec.alignment = 64;
     if (spec.partitions == 0) spec.partitions = 1;
+    if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places
     if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
     if (spec.alignment & (spec.alignment - 1))
       complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";

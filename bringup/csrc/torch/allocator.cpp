@@ -53,7 +53,8 @@ int dtype_code(c10::ScalarType type) {
 
 void check_dtype(Device& device, c10::ScalarType type) {
   const uint64_t mask = translated([&]() { return device.spec().dtypes; });
-  if (C10_LIKELY(mask == 0 || (mask >> dtype_code(type) & 1))) return;
+  // uint8 is always there: torch moves and saves every storage as bytes.
+  if (C10_LIKELY(mask == 0 || (mask >> dtype_code(type) & 1)) || type == c10::ScalarType::Byte) return;
   TORCH_CHECK_NOT_IMPLEMENTED(false, device.label(), " (", device.spec().name, ") has no dtype ", c10::toString(type),
                               ": convert to one that torch.accelerator.get_device_capability() lists");
 }
@@ -275,14 +276,29 @@ c10::Storage new_storage(c10::DeviceIndex index, size_t nbytes) {
                                    allocate_on(index, nbytes), &torch_allocator(), /*resizable=*/true));
 }
 
-c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes) {
+bringup_placement placement_of(c10::StorageImpl* storage) {
+  if (StorageImpl* extras = extras_of(storage)) return extras->placement;
+  const c10::DeviceIndex index = storage->device().index();
+  Device& device = device_at(index < 0 ? current_device() : index);
+  if (C10_LIKELY(device.spec().partitions <= 1) || storage->data() == nullptr) return {};
+  // A blob over memory of ours (pickling, DLPack): only the start of an allocation says where the rest lies.
+  const auto address = reinterpret_cast<uint64_t>(storage->data());
+  const Block* block = device.memory().find(address);
+  TORCH_CHECK_NOT_IMPLEMENTED(block && CachingAllocator::address(block) == address, device.label(),
+                              " has partitioned memory: a tensor over the address ", storage->data(),
+                              ", which is not the start of an allocation, cannot be used");
+  return block->placement;
+}
+
+c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_placement* placement) {
   const c10::Device torch_device(kDeviceType, index);
   return translated([&] {
     Device& device = Registry::get().device(index);
     device.ensure_open();
     if (nbytes == 0) return c10::DataPtr(nullptr, torch_device);
-    Block* block =
-        device.memory().allocate(device.physical_bytes(nbytes, device.spec().default_placement), current_stream(index));
+    const bringup_placement& wanted = placement ? *placement : device.spec().default_placement;
+    Block* block = device.memory().allocate(device.physical_bytes(nbytes, wanted), current_stream(index));
+    block->placement = wanted;
     return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
   });
 }

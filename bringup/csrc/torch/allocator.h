@@ -34,17 +34,15 @@ struct StorageImpl final : c10::StorageImpl {
 inline StorageImpl* extras_of(c10::StorageImpl* storage) {
   return typeid(*storage) == typeid(StorageImpl) ? static_cast<StorageImpl*>(storage) : nullptr;
 }
-inline bringup_placement placement_of(c10::StorageImpl* storage) {
-  StorageImpl* extras = extras_of(storage);
-  return extras ? extras->placement : bringup_placement{};
-}
+// Also for storages of others, by their address; an error where that cannot be known.
+bringup_placement placement_of(c10::StorageImpl* storage);
 c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64_t host_offset);
 // A new storage on a device, of its default placement.
 c10::Storage new_storage(c10::DeviceIndex index, size_t nbytes);
 
 c10::Allocator* device_allocator();
-// Memory of one device on its current stream, with the device's default placement.
-c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes);
+// Memory of one device on its current stream; without a placement, with the device's default one.
+c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_placement* placement = nullptr);
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
 // Keeps the bytes that fit; the new memory comes from the storage's own device.
 void resize_storage(const c10::Storage& storage, size_t nbytes);

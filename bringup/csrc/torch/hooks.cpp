@@ -61,11 +61,12 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   const c10::DeviceIndex index = storage.device().index();
   Device& device = device_at(index);
-  c10::DataPtr fresh = allocate_on(index, nbytes);
+  const bringup_placement wanted = placement_of(impl);
+  c10::DataPtr fresh = allocate_on(index, nbytes, &wanted);
   const size_t kept = std::min(nbytes, impl->nbytes());
   if (kept > 0) {
     translated([&] {
-      bringup_placement placement = placement_of(impl);
+      bringup_placement placement = wanted;
       placement.offset = 0;
       const bool partitioned = device.spec().partitions > 1;
       device.copy(reinterpret_cast<uint64_t>(fresh.get()), reinterpret_cast<uint64_t>(impl->data()), kept,

@@ -45,7 +45,7 @@ class Driver(CDriver):
     """
 
     name = "sim"
-    library = "_sim.so"
+    library = Path(__file__).with_name("_sim.so")
 
     def __init__(self, options: str | None = None) -> None:
         self._given = os.environ.get("BRINGUP_SIM", "") if options is None else options

@@ -1,0 +1,282 @@
+"""Value expressions: trees of typed, side-effect-free nodes; both sides of a Where are always evaluated.
+
+    >>> from bringup.ir.dtypes import float32
+    >>> x = Load("x", (AxisVar("i"),), float32)
+    >>> (x * 2.0 + 1.0).dtype
+    float32
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias, Union
+
+from bringup.ir.dtypes import DType, boolean, decode, encode, int64, uint32, uint64
+from bringup.ir.index import AxisVar, Bounded, Index, IndexLike, as_index
+from bringup.ir.ops import BINARY, UNARY
+
+Number: TypeAlias = Union[bool, int, float]
+ExprLike: TypeAlias = Union["Expr", bool, int, float]
+
+
+class Expr:
+    """A value; the subclasses say which. Arithmetic operators take numbers too, as constants of the same type."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value."""
+        raise NotImplementedError
+
+    def _lift(self, other: ExprLike) -> Expr:
+        return other if isinstance(other, Expr) else const(other, self.dtype)
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return Binary("add", self, self._lift(other))
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return Binary("sub", self, self._lift(other))
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return Binary("mul", self, self._lift(other))
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return Binary("div", self, self._lift(other))
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return Binary("and", self, self._lift(other))
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return Binary("or", self, self._lift(other))
+
+    def __neg__(self) -> Expr:
+        return Unary("neg", self)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return Binary("lt", self, self._lift(other))
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return Binary("le", self, self._lift(other))
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return Binary("gt", self, self._lift(other))
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return Binary("ge", self, self._lift(other))
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    """A constant by its bits, so that -0.0 is not 0.0 and a NaN equals itself; built by ``const``."""
+
+    bits: int
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        """The type it was written in."""
+        return self.type
+
+    @cached_property
+    def value(self) -> Number:
+        """The Python number."""
+        return decode(self.bits, self.type)
+
+
+@dataclass(frozen=True)
+class Param(Expr):
+    """A scalar argument of the launch."""
+
+    name: str
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        """The declared type."""
+        return self.type
+
+
+@dataclass(frozen=True)
+class Name(Expr):
+    """A value that a statement bound: Let, Reduce, Scan, Loop, Contract, or a side of a combine."""
+
+    name: str
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the bound value."""
+        return self.type
+
+
+@dataclass(frozen=True)
+class IndexValue(Expr):
+    """An index as an int64 value."""
+
+    index: Index
+
+    @property
+    def dtype(self) -> DType:
+        """Always int64."""
+        return int64
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    """An element of a buffer or Local. With a guard, memory is touched only where it holds; elsewhere ``other``."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+    type: DType
+    guard: Expr | None = None
+    other: Expr | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the buffer."""
+        return self.type
+
+
+@dataclass(frozen=True)
+class Unary(Expr):
+    """One of ops.UNARY."""
+
+    op: str
+    x: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """Bool for tests, else the operand's."""
+        return boolean if UNARY[self.op].returns_bool else self.x.dtype
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    """One of ops.BINARY; both operands have one type."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """Bool for comparisons, else the operands'."""
+        return boolean if BINARY[self.op].returns_bool else self.a.dtype
+
+
+@dataclass(frozen=True)
+class Fma(Expr):
+    """a × b + c rounded once; float32 and float64 only."""
+
+    a: Expr
+    b: Expr
+    c: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The operands'."""
+        return self.a.dtype
+
+
+@dataclass(frozen=True)
+class Where(Expr):
+    """``yes`` where the condition holds, else ``no``; both are evaluated."""
+
+    condition: Expr
+    yes: Expr
+    no: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The branches'."""
+        return self.yes.dtype
+
+
+@dataclass(frozen=True)
+class Cast(Expr):
+    """A conversion.
+
+    To bool: x != 0. Integer to integer: the low bits. Integer or float64 to a half: by way of float32. Float to
+    integer: rounded towards 0, NaN is 0, saturated to int32 (int64 for the targets int64, uint32, uint64; uint64 itself
+    from 2^63 up), then the low bits; so -1.0 is 255 in uint8, as torch.
+    """
+
+    x: Expr
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        """The target type."""
+        return self.type
+
+
+@dataclass(frozen=True)
+class Philox(Expr):
+    """Draw number ``counter`` of the call ``offset`` under ``seed`` (runtime/philox.h); all three are uint64."""
+
+    seed: Expr
+    offset: Expr
+    counter: Expr
+    bits: Literal[32, 64] = 32
+
+    @property
+    def dtype(self) -> DType:
+        """Uint32 or uint64."""
+        return uint32 if self.bits == 32 else uint64
+
+
+AsIndexMode: TypeAlias = Literal["check", "wrap", "skip"]
+
+
+@dataclass(frozen=True)
+class AsIndex(Bounded):
+    """A value as an index below ``extent``: the only bridge from values to indices.
+
+    check: outside 0 … extent - 1 is an IndexError. wrap: -extent … -1 count from the end, the rest is an IndexError.
+    skip: the Load or Store that uses it does not happen (a Load gives ``other``, or 0). Where a guard is false nothing
+    is checked.
+    """
+
+    value: Expr
+    extent: Index
+    mode: AsIndexMode = "check"
+
+
+def const(value: Number, dtype: DType) -> Const:
+    """A constant of a type; floats are rounded to it, integers must fit.
+
+    >>> const(1, float32).value
+    1.0
+    """
+    return Const(encode(value, dtype), dtype)
+
+
+def index_value(index: IndexLike | str) -> IndexValue:
+    """An index, or the axis of a name, as a value.
+
+    >>> index_value("i").index
+    AxisVar(name='i')
+    """
+    return IndexValue(AxisVar(index) if isinstance(index, str) else as_index(index))
+
+
+def unary(op: str, x: Expr) -> Unary:
+    """An op of the table ops.UNARY by name; an unknown one is refused.
+
+    >>> unary("exp", const(0.0, float32)).dtype
+    float32
+    """
+    if op not in UNARY:
+        raise ValueError(f"{op!r} is no unary op; there are {' '.join(UNARY)}")
+    return Unary(op, x)
+
+
+def binary(op: str, a: Expr, b: ExprLike) -> Binary:
+    """An op of the table ops.BINARY by name; a number becomes a constant of a's type.
+
+    >>> binary("max", const(0.0, float32), 1.0).dtype
+    float32
+    """
+    if op not in BINARY:
+        raise ValueError(f"{op!r} is no binary op; there are {' '.join(BINARY)}")
+    return Binary(op, a, b if isinstance(b, Expr) else const(b, a.dtype))
