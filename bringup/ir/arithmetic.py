@@ -15,8 +15,6 @@ from bringup.ir import functions
 from bringup.ir.dtypes import (
     Array,
     DType,
-    Kind,
-    bfloat16,
     bfloat16_bits,
     bfloat16_values,
     boolean,
@@ -227,19 +225,10 @@ def cast(x: Array, source: DType, target: DType) -> Array:
     return whole.astype(target.compute)
 
 
-def is_signed(dtype: DType) -> bool:
-    """True if a type has negative numbers.
-
-    >>> is_signed(uint32)
-    False
-    """
-    return dtype.kind in (Kind.INT, Kind.FLOAT)
-
-
 def zero(dtype: DType) -> Array:
     """The zero of a type, as a value.
 
-    >>> zero(bfloat16)
+    >>> zero(float16)
     array(0., dtype=float32)
     """
     return np.zeros((), dtype.compute)

@@ -68,6 +68,11 @@ CASES: dict[str, tuple[str, str, float]] = {
         "F.conv2d(x, w, groups=4)",
         kernel(CONV_FLOPS, 4 * (4 * 64 * 18 * 18 + 32 * 16 * 3 * 3 + 4 * 32 * 16 * 16)),
     ),
+    "conv2d transposed": (
+        "x, w = ones(4, 32, 16, 16), ones(32, 16, 3, 3)",
+        "F.conv_transpose2d(x, w)",
+        kernel(CONV_FLOPS, CONV_BYTES),
+    ),
     "conv2d backward": (
         "x, w, g = ones(4, 16, 18, 18), ones(32, 16, 3, 3), ones(4, 32, 16, 16)",
         "torch.ops.aten.convolution_backward("

@@ -134,7 +134,10 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
         if (!arguments[i].is_out()) each_tensor(originals[i], [&](const at::Tensor& tensor) { in.push_back(tensor); });
       for (size_t i = 0; i < returns; ++i)
         each_tensor((*stack)[base + i], [&](const at::Tensor& tensor) { out.push_back(tensor); });
-      charge(call.device(), record, in, out);
+      bool transposed = false; // a convolution's argument that its tensors do not show
+      for (size_t i = 0; i < arguments.size(); ++i)
+        if (arguments[i].name() == "transposed") transposed = originals[i].toBool();
+      charge(call.device(), record, in, out, transposed);
     }
     return;
   }

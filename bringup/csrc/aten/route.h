@@ -21,7 +21,8 @@ void route_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::DispatchKey cpu_key, torch::jit::Stack* stack);
 
 // A device whose library is ATen's CPU code spends time as a described chip would, if it has a clock for that.
-void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs, c10::ArrayRef<at::Tensor> outputs);
+void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs, c10::ArrayRef<at::Tensor> outputs,
+            bool transposed = false);
 inline bool charges(Device& device) { return device.driver.api.charge != nullptr && device.spec().peak_flops > 0; }
 
 // Ops with a kernel of ours: name with overload → library | native | random.
