@@ -11,7 +11,7 @@ TORCH_VERSION: str  # the torch this binary was built with, "2.13.0"
 def register_driver(struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
     """Adds a bringup_driver struct (driver.h); returns (first device index, device count). Calls only device_count.
 
-    Raises RuntimeError that names the driver for a wrong ABI version, a struct too small or a missing required function.
+    Raises an error that names the driver for a wrong ABI version, a struct too small or a missing required function.
     """
 
 def acknowledge() -> None:

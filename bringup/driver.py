@@ -167,7 +167,7 @@ class Driver:
 
     @required
     def alloc(self, device: int, nbytes: int) -> int:
-        """Returns the address of ``nbytes`` new bytes (in every partition); raises MemoryError when there is no room."""
+        """The address of ``nbytes`` new bytes (in every partition); raises MemoryError when there is no room."""
         raise NotImplementedError("need alloc")
 
     @required

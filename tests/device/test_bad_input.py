@@ -189,7 +189,7 @@ copy.deepcopy(torch.nn.Linear(2, 2).to("chip"))
 
 
 def test_printing_on_a_chip_without_float64_is_a_declared_gap(run_chip: Run) -> None:
-    """torch converts to float64 on the device to find the width of a column (docs/gaps.md); a copy on the CPU prints."""
+    """torch converts to float64 on the device to find a column's width (docs/gaps.md); a copy on the CPU prints."""
     out = run_chip(
         """
 x = torch.tensor([1.5, 2.0], device="chip")

@@ -18,11 +18,14 @@ double elements(Tensors tensors) {
 }
 
 // `k` is the last dimension of the left factor: 2·k flops per output element.
-double matmul(Tensors in, Tensors out, bool) { return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[0].size(-1)); }
+double matmul(Tensors in, Tensors out, bool) {
+  return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[0].size(-1));
+}
 double matmul_with_bias(Tensors in, Tensors out, bool) {
   return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[1].size(-1)) + elements(out.slice(0, 1));
 }
-// The weights of one filter, per element of the side that has a filter per channel: the output, or the input if transposed.
+// The weights of one filter, per element of the side that has a filter per channel: the output, or the input if
+// transposed.
 double per_filter(const at::Tensor& side, const at::Tensor& weight) {
   return 2.0 * static_cast<double>(side.numel()) * static_cast<double>(weight.numel()) /
          static_cast<double>(weight.size(0));
@@ -63,7 +66,8 @@ void charge(Device& device, const OpRecord& op, Tensors in, Tensors out, bool tr
   for (const at::Tensor& tensor : out)
     if (tensor.defined()) dtype = dtype_code(tensor.scalar_type());
   const auto formula = formulas().find(op.base_name);
-  const double flops = formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out, transposed);
+  const double flops =
+      formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out, transposed);
   translated([&] { device.charge(current_stream(static_cast<c10::DeviceIndex>(device.index)), dtype, flops, bytes); });
 }
 

@@ -215,7 +215,8 @@ void HostCall::adopt_resized(const at::Tensor& original, const at::Tensor& stand
   if (!zero_copy_) { // the stand-in was only a part of the storage: grow the whole, then fill in the part
     c10::TensorImpl* impl = original.unsafeGetTensorImpl();
     const int64_t offset = impl->storage_offset();
-    const size_t needed = at::detail::computeStorageNbytes(stand_in.sizes(), stand_in.strides(), impl->itemsize(), offset);
+    const size_t needed =
+        at::detail::computeStorageNbytes(stand_in.sizes(), stand_in.strides(), impl->itemsize(), offset);
     if (original.storage().nbytes() < needed) resize_storage(original.storage(), needed);
     impl->set_sizes_and_strides(stand_in.sizes(), stand_in.strides(), offset);
     at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -14,9 +14,10 @@ using at::Tensor;
 
 // Factors in the result's dtype: products of two half numbers are exact in float32, so nothing is lost on the way.
 Tensor widened(const Tensor& factor, c10::ScalarType out_dtype) {
-  TORCH_CHECK(out_dtype == factor.scalar_type() || (at::isReducedFloatingType(factor.scalar_type()) && out_dtype == at::kFloat),
-              "out_dtype must be the dtype of the factors, or float32 for float16 and bfloat16; got ", out_dtype, " for ",
-              factor.scalar_type());
+  TORCH_CHECK(
+      out_dtype == factor.scalar_type() || (at::isReducedFloatingType(factor.scalar_type()) && out_dtype == at::kFloat),
+      "out_dtype must be the dtype of the factors, or float32 for float16 and bfloat16; got ", out_dtype, " for ",
+      factor.scalar_type());
   return factor.to(out_dtype);
 }
 

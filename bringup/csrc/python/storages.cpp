@@ -49,10 +49,10 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
     }
     c10::DataPtr fresh = allocate_on(index, nbytes, &target);
     auto& api = device.driver.api;
-    device.driver.check(
-        api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
-                     reinterpret_cast<uint64_t>(impl->data()), &source, nbytes, device.stream_handle(current_stream(index))),
-        "relayout", device.local);
+    device.driver.check(api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
+                                     reinterpret_cast<uint64_t>(impl->data()), &source, nbytes,
+                                     device.stream_handle(current_stream(index))),
+                        "relayout", device.local);
     device.mark_busy(current_stream(index));
     impl->set_data_ptr_noswap(std::move(fresh));
     impl->placement = target;

@@ -372,7 +372,8 @@ void Registry::shut_down() {
       // Nobody is left to hear it, and closing must go on.
     }
     device->state_ = Device::State::closed;
-    if (device->driver.api.close) device->driver.ignore(device->driver.api.close(device->driver.api.self, device->local));
+    if (device->driver.api.close)
+      device->driver.ignore(device->driver.api.close(device->driver.api.self, device->local));
   }
 }
 

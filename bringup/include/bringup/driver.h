@@ -117,8 +117,8 @@ typedef struct bringup_driver {
   /* nbytes > 0. */
   int32_t (*alloc)(void *self, int32_t device, uint64_t nbytes, uint64_t *address);
   int32_t (*free)(void *self, int32_t device, uint64_t address);
-  /* Ordered on `stream`; may return before the bytes have moved. placement is NULL on flat devices; otherwise the device
-   * address is the base of a storage, and inside a device both bases share the placement and its offset. */
+  /* Ordered on `stream`; may return before the bytes have moved. placement is NULL on flat devices; otherwise the
+   * device address is the base of a storage, and inside a device both bases share the placement and its offset. */
   int32_t (*copy)(void *self, int32_t device, uint64_t dst, uint64_t src, uint64_t nbytes, int32_t kind,
                   uint64_t stream, const bringup_placement *placement);
 
@@ -133,7 +133,8 @@ typedef struct bringup_driver {
   int32_t (*stream_create)(void *self, int32_t device, int32_t priority,
                            uint64_t *stream); /* 0 is the default stream */
   int32_t (*stream_destroy)(void *self, int32_t device, uint64_t stream);
-  /* A new one-shot event, not 0, that completes when all work queued so far on `stream` has; it may outlive the stream. */
+  /* A new one-shot event, not 0, that completes when all work queued so far on `stream` has; it may outlive the stream.
+   */
   int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint64_t *event);
   int32_t (*event_query)(void *self, int32_t device, uint64_t event, int32_t *done);
   /* wait_stream = -1: the calling thread blocks; else that stream of wait_device waits. */
@@ -155,7 +156,8 @@ typedef struct bringup_driver {
                       const bringup_placement *src_placement, uint64_t nbytes, uint64_t stream);
   int32_t (*host_alloc)(void *self, uint64_t nbytes, void **pointer); /* pinned host memory */
   int32_t (*host_free)(void *self, void *pointer);
-  /* A text by which another process of this machine can map the memory at `address`; import gives the same byte there. */
+  /* A text by which another process of this machine can map the memory at `address`; import gives the same byte there.
+   */
   int32_t (*ipc_export)(void *self, int32_t device, uint64_t address, char *handle, uint64_t size);
   int32_t (*ipc_import)(void *self, int32_t device, const char *handle, uint64_t *address);
   int32_t (*ipc_close)(void *self, int32_t device, uint64_t address);
