@@ -11,7 +11,7 @@ TORCH_VERSION: str  # the torch this binary was built with, "2.13.0"
 def register_driver(struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
     """Adds a bringup_driver struct (driver.h); returns (first device index, device count). Calls only device_count.
 
-    Raises an error that names the driver for a wrong ABI version, a struct too small or a missing required function.
+    Raises ValueError that names the driver for a wrong ABI version, a struct too small or a missing required function.
     """
 
 def acknowledge() -> None:
@@ -26,7 +26,6 @@ def driver_of(device: int) -> tuple[str, int]:
 
 def current_device() -> int: ...
 def set_device(device: int) -> None: ...
-def exchange_device(device: int) -> int: ...
 def ensure_open(device: int) -> None:
     """Opens the device if it is not open yet. Any call that needs the device does this by itself."""
 

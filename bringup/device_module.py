@@ -54,12 +54,15 @@ from bringup.streams import (
 )
 from bringup.streams import sleep as _sleep
 
+OutOfMemoryError = torch.OutOfMemoryError
+
 #: Also importable as ``torch.<name>.<submodule>``.
 SUBMODULES = ("amp", "memory", "random", "streams")
 
 __all__ = [
     "DeviceProperties",
     "Event",
+    "OutOfMemoryError",
     "Stream",
     "StreamContext",
     "_sleep",
@@ -85,6 +88,7 @@ __all__ = [
     "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "launch_host_function",
     "manual_seed",
@@ -152,7 +156,8 @@ class device:
 
     def __enter__(self) -> None:
         if self.idx >= 0:
-            self.prev_idx = _C.exchange_device(self.idx)
+            self.prev_idx = _C.current_device()
+            _C.set_device(self.idx)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -278,6 +283,17 @@ def _lazy_init() -> None:
 def is_initialized() -> bool:
     """Whether a device is open in this process."""
     return not _C.in_bad_fork() and any(_C.is_open(index) for index in range(device_count()))
+
+
+def __getattr__(name: str) -> bool:
+    if name == "_initialized":  # torch.utils.checkpoint asks: only then does it keep the RNG state
+        return is_initialized()
+    raise AttributeError(f"module 'torch.{runtime.device_type()}' has no attribute '{name}'")
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether work is being captured into a graph; there are no graphs yet."""
+    return False
 
 
 def _is_in_bad_fork() -> bool:

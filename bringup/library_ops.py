@@ -142,7 +142,10 @@ class _Call:
             raise RuntimeError(f"{op._name}: all tensors must be on one device, found {names}")
         self.device = devices.pop()
         self.driver = runtime.driver_of(self.device.index)
-        self.function = functions.get(self.driver.name)
+        self.kept: list[torch.Tensor] = []
+        # `driver.Tensor` has one address: tensors of partitioned memory take the usual route.
+        partitioned = _C.device_spec(self.device.index)["partitions"] > 1
+        self.function = None if partitioned else functions.get(self.driver.name)
         self.stream = -1
 
     def run(self, outs: Sequence[torch.Tensor]) -> bool:
@@ -162,6 +165,7 @@ class _Call:
         if isinstance(value, torch.Tensor):
             if value.device.type == "cpu":
                 return value.item()
+            value = self.settled(value)
             return Tensor(
                 device=self.device.index - self.driver.first,
                 address=_C.tensor_address(value),
@@ -173,6 +177,13 @@ class _Call:
         if isinstance(value, torch.dtype):
             return str(value).removeprefix("torch.")
         return [self.plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def settled(self, value: torch.Tensor) -> torch.Tensor:
+        """The tensor with pending conjugation and negation done: a driver sees bytes, not PyTorch's flags."""
+        if value.is_conj() or value.is_neg():
+            value = value.resolve_conj().resolve_neg()
+            self.kept.append(value)  # until the driver's function has returned
+        return value
 
     def shapes(self) -> list[torch.Tensor]:
         """The outputs as meta tensors: what PyTorch's own shape function says."""

@@ -59,10 +59,6 @@ class FakeCore(ModuleType):
     def set_device(self, device: int) -> None:
         self.current = device
 
-    def exchange_device(self, device: int) -> int:
-        before, self.current = self.current, device
-        return before
-
     def is_open(self, device: int) -> bool:
         return device in self.opened
 

@@ -18,7 +18,6 @@
 
 #include "aten/host_call.h"
 #include "torch/allocator.h"
-#include "torch/host_allocator.h"
 
 namespace bringup {
 namespace {

@@ -35,10 +35,9 @@ void host_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
     const Location target = locate(*to.unsafeGetTensorImpl(), device);
     device.copy(target.address, reinterpret_cast<uint64_t>(from.const_data_ptr()), to.nbytes(), BRINGUP_HOST_TO_DEVICE,
                 current_stream(index), target.pointer());
-    if (non_blocking && is_pinned(from.const_data_ptr()))
-      record_pinned(from.storage().data_ptr(), stream_of(index));
-    else
-      device.drain(current_stream(index)); // pageable memory may change as soon as we return
+    const bool recorded =
+        non_blocking && is_pinned(from.const_data_ptr()) && record_pinned(from.storage().data_ptr(), stream_of(index));
+    if (!recorded) device.drain(current_stream(index)); // pageable memory may change as soon as we return
   });
 }
 
@@ -49,10 +48,9 @@ void device_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
     const Location source = locate(*from.unsafeGetTensorImpl(), device);
     device.copy(reinterpret_cast<uint64_t>(to.mutable_data_ptr()), source.address, to.nbytes(), BRINGUP_DEVICE_TO_HOST,
                 current_stream(index), source.pointer());
-    if (non_blocking && is_pinned(to.const_data_ptr()))
-      record_pinned(to.storage().data_ptr(), stream_of(index));
-    else
-      device.drain(current_stream(index));
+    const bool recorded =
+        non_blocking && is_pinned(to.const_data_ptr()) && record_pinned(to.storage().data_ptr(), stream_of(index));
+    if (!recorded) device.drain(current_stream(index));
   });
 }
 
@@ -97,10 +95,11 @@ bool peer_copy(const Tensor& to, const Tensor& from) {
     source.wait(ready, target, to_stream);
     source.destroy(ready);
     auto& api = target.driver.api;
-    target.driver.check(api.copy_peer(api.self, target.local, locate(*to.unsafeGetTensorImpl(), target).address,
-                                      source.local, locate(*from.unsafeGetTensorImpl(), source).address, to.nbytes(),
-                                      target.stream_handle(to_stream)),
-                        "copy_peer", target.local);
+    target.driver.call("copy_peer", target.local, [&] {
+      return api.copy_peer(api.self, target.local, locate(*to.unsafeGetTensorImpl(), target).address, source.local,
+                           locate(*from.unsafeGetTensorImpl(), source).address, to.nbytes(),
+                           target.stream_handle(to_stream));
+    });
     target.mark_busy(to_stream);
     Event copied = target.record(to_stream); // the source may be reused or overwritten only after this
     target.wait(copied, source, from_stream);
@@ -112,8 +111,8 @@ bool peer_copy(const Tensor& to, const Tensor& from) {
 // Any dtypes, strides and flags on one device (the other side may be a CPU tensor): the CPU's copy_ on stand-ins.
 void general_copy(const Tensor& to, const Tensor& from) {
   HostCall call("aten::copy_");
-  call.add(to, /*cpu_allowed=*/true);
-  call.add(from, /*cpu_allowed=*/true);
+  call.add(to, HostCall::Accept::any);
+  call.add(from, HostCall::Accept::any);
   call.prepare();
   Tensor target = call.stand_in(to);
   const Tensor source = call.stand_in(from);
@@ -180,6 +179,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       general_copy(self, from);
     } else if (on_device(self)) {
       Tensor host = at::empty_like(self, self.options().device(c10::kCPU));
+      if (self.is_conj()) host._set_conj(true); // the bytes that are stored are those behind the flags
+      if (self.is_neg()) host._set_neg(true);
       host_to_device(self, host.copy_(from), false);
     } else {
       Tensor host = at::empty_like(from, from.options().device(c10::kCPU));

@@ -62,24 +62,24 @@ void HostCall::set_device(c10::DeviceIndex index) {
   zero_copy_ = translated([&] { return device_->spec().host_visible != 0; });
 }
 
-void HostCall::add(const at::Tensor& tensor, bool cpu_allowed) {
+void HostCall::add(const at::Tensor& tensor, Accept accept) {
   if (!tensor.defined()) return;
   const c10::Device device = tensor.device();
   if (C10_UNLIKELY(device.type() != kDeviceType)) {
-    if (device.is_cpu() && (cpu_allowed || tensor.dim() == 0)) return;
+    if (device.is_cpu() && (accept == Accept::any || (accept == Accept::numbers && tensor.dim() == 0))) return;
     if (index_ < 0) set_device(current_device());
     mixed_devices(device);
   }
   set_device(device.index());
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
     if (tensor.is_sparse()) {
-      add(tensor._indices(), cpu_allowed);
-      add(tensor._values(), cpu_allowed);
+      add(tensor._indices());
+      add(tensor._values());
     } else if (at::sparse_csr::is_sparse_compressed(tensor)) {
       const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(tensor);
-      add(compressed, cpu_allowed);
-      add(plain, cpu_allowed);
-      add(tensor.values(), cpu_allowed);
+      add(compressed);
+      add(plain);
+      add(tensor.values());
     } else {
       TORCH_CHECK_NOT_IMPLEMENTED(false, op_, " on ", device, " got a tensor of layout ", tensor.layout(),
                                   ", which no route handles");
@@ -115,13 +115,7 @@ void HostCall::copy_out(Shared& shared) {
   const uint64_t nbytes = shared.high > shared.low ? shared.high - shared.low : 0;
   shared.host = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(nbytes),
                                                       c10::GetCPUAllocator(), /*resizable=*/true);
-  if (nbytes == 0) return;
-  const uint64_t base = reinterpret_cast<uint64_t>(shared.device->data());
-  bringup_placement placement = placement_of(shared.device);
-  placement.offset = shared.low;
-  const bool partitioned = device_->spec().partitions > 1;
-  device_->copy(reinterpret_cast<uint64_t>(shared.host->mutable_data()), partitioned ? base : base + shared.low, nbytes,
-                BRINGUP_DEVICE_TO_HOST, current_stream(index_), partitioned ? &placement : nullptr);
+  move_bytes(*device_, shared.device, shared.low, shared.host->data(), nbytes, BRINGUP_DEVICE_TO_HOST);
   bytes_moved_ += nbytes;
 }
 
@@ -195,19 +189,13 @@ void HostCall::write_back_sparse(const at::Tensor& original, const at::Tensor& s
     at::sparse_csr::get_sparse_csr_impl(original)->set_member_tensors(result(compressed), result(plain),
                                                                       result(stand_in.values()), stand_in.sizes());
   }
-  for (const Shared& shared : shared_) // members that were changed in place
-    if (!zero_copy_ && shared.high > shared.low) {
-      bringup_placement placement = placement_of(shared.device);
-      placement.offset = shared.low;
-      const bool partitioned = device_->spec().partitions > 1;
-      const uint64_t base = reinterpret_cast<uint64_t>(shared.device->data());
-      translated([&] {
-        device_->copy(partitioned ? base : base + shared.low, reinterpret_cast<uint64_t>(shared.host->data()),
-                      shared.high - shared.low, BRINGUP_HOST_TO_DEVICE, current_stream(index_),
-                      partitioned ? &placement : nullptr);
-        device_->drain(current_stream(index_));
-      });
-    }
+  if (zero_copy_) return;
+  translated([&] { // members that were changed in place
+    for (const Shared& shared : shared_)
+      move_bytes(*device_, shared.device, shared.low, shared.host->data(), shared.high - shared.low,
+                 BRINGUP_HOST_TO_DEVICE);
+    device_->drain(current_stream(index_));
+  });
 }
 
 // The kernel grew an `out=` tensor (trap 11): its new memory becomes the memory of the original storage.
@@ -252,14 +240,9 @@ void HostCall::copy_back(const at::Tensor& original, const at::Tensor& stand_in,
     dims.pop_back();
   }
   const uint64_t itemsize = impl.itemsize();
-  const bool partitioned = device_->spec().partitions > 1;
-  const uint64_t base = reinterpret_cast<uint64_t>(shared.device->data());
   const char* host = static_cast<const char*>(shared.host->data());
-  bringup_placement placement = placement_of(shared.device);
   auto send = [&](uint64_t offset, uint64_t nbytes) {
-    placement.offset = offset;
-    device_->copy(partitioned ? base : base + offset, reinterpret_cast<uint64_t>(host + (offset - shared.low)), nbytes,
-                  BRINGUP_HOST_TO_DEVICE, current_stream(index_), partitioned ? &placement : nullptr);
+    move_bytes(*device_, shared.device, offset, host + (offset - shared.low), nbytes, BRINGUP_HOST_TO_DEVICE);
     bytes_moved_ += nbytes;
   };
   c10::SmallVector<int64_t, 8> at(dims.size(), 0);
@@ -300,17 +283,11 @@ at::Tensor HostCall::fresh_result(const at::Tensor& cpu) {
   }
   const uint64_t nbytes = host->nbytes();
   c10::Storage storage = new_storage(index_, nbytes);
-  if (nbytes > 0) {
-    translated([&] {
-      bringup_placement placement = placement_of(storage.unsafeGetStorageImpl());
-      placement.offset = 0;
-      device_->copy(reinterpret_cast<uint64_t>(storage.data()), reinterpret_cast<uint64_t>(host->data()), nbytes,
-                    BRINGUP_HOST_TO_DEVICE, current_stream(index_),
-                    device_->spec().partitions > 1 ? &placement : nullptr);
-      device_->drain(current_stream(index_));
-    });
-    bytes_moved_ += nbytes;
-  }
+  translated([&] {
+    move_bytes(*device_, storage.unsafeGetStorageImpl(), 0, host->data(), nbytes, BRINGUP_HOST_TO_DEVICE);
+    device_->drain(current_stream(index_));
+  });
+  bytes_moved_ += nbytes;
   adopted_.push_back({host, storage});
   return device_tensor_like(cpu, storage, cpu.storage_offset());
 }

@@ -17,8 +17,9 @@ class HostCall {
  public:
   explicit HostCall(const char* op_name) : op_(op_name) {}
 
-  // Pass 1: every tensor argument. CPU tensors other than numbers (0-dim) must be allowed by the op.
-  void add(const at::Tensor& tensor, bool cpu_allowed = false);
+  // Pass 1: every tensor argument, and which CPU tensors the op takes in its place: none, numbers (0-dim), or any.
+  enum class Accept { device, numbers, any };
+  void add(const at::Tensor& tensor, Accept accept = Accept::numbers);
   void set_device(c10::DeviceIndex index);
   bool has_device() const { return index_ >= 0; }
   c10::DeviceIndex index() const { return index_; }

@@ -18,6 +18,13 @@ namespace {
 struct Book {
   std::shared_mutex mutex;
   std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpRecord>> records;
+  std::vector<std::unique_ptr<OpRecord>> retired; // of ops that were freed
+
+  template <class F>
+  void each(F&& visit) {
+    for (auto& [schema, record] : records) visit(*record);
+    for (auto& record : retired) visit(*record);
+  }
   std::map<std::string, Policy> overrides; // by aten::op or aten::op.overload
   std::function<std::string()> capture;
 };
@@ -85,6 +92,7 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
       name(op_schema.name() + (op_schema.overload_name().empty() ? "" : "." + op_schema.overload_name())),
       shows_requires_grad(op_schema.name() == "aten::_sparse_mm_reduce_impl"),
       cpu_tensors_allowed(takes_cpu_tensors(op_schema.name())) {
+  is_aten = base_name.rfind("aten::", 0) == 0;
   for (const auto& argument : schema.arguments())
     mutated.push_back((argument.alias_info() && argument.alias_info()->isWrite()) ||
                       writes_without_saying(base_name, argument.name()));
@@ -107,27 +115,31 @@ Policy OpRecord::policy() const {
 }
 
 OpRecord& op_record(const c10::FunctionSchema& schema) {
-  // Schemas of registered ops do not move, so their address is a key; a few entries per thread save the lock.
+  // A registered schema does not move, so its address finds the record; a few entries per thread save the lock. The
+  // address of an op that was freed may come back as another op: the name is compared as well.
   struct Cached {
     const c10::FunctionSchema* schema = nullptr;
     OpRecord* record = nullptr;
   };
   thread_local Cached cache[256];
   Cached& slot = cache[(reinterpret_cast<uintptr_t>(&schema) >> 6) & 255];
-  if (C10_LIKELY(slot.schema == &schema)) return *slot.record;
+  if (C10_LIKELY(slot.schema == &schema && slot.record->describes(schema))) return *slot.record;
   {
     std::shared_lock<std::shared_mutex> lock(book().mutex);
-    if (auto it = book().records.find(&schema); it != book().records.end()) {
+    if (auto it = book().records.find(&schema); it != book().records.end() && it->second->describes(schema)) {
       slot = {&schema, it->second.get()};
       return *slot.record;
     }
   }
   auto fresh = std::make_unique<OpRecord>(schema);
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  auto [it, inserted] = book().records.emplace(&schema, std::move(fresh));
-  if (inserted)
-    if (auto policy = override_for(*it->second)) it->second->own_policy = static_cast<int>(*policy);
-  slot = {&schema, it->second.get()};
+  auto& entry = book().records[&schema];
+  if (!entry || !entry->describes(schema)) {
+    if (entry) book().retired.push_back(std::move(entry)); // its row stays in the ledger; threads may hold it
+    entry = std::move(fresh);
+    if (auto policy = override_for(*entry)) entry->own_policy = static_cast<int>(*policy);
+  }
+  slot = {&schema, entry.get()};
   return *slot.record;
 }
 
@@ -138,6 +150,8 @@ void note_fallback(OpRecord& op, int device) {
       policy != Policy::error, op.name, " has no kernel on ", where,
       " and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have run on the CPU");
   op.device.store(device, std::memory_order_relaxed);
+  if (policy == Policy::warn && !op.warned.exchange(true))
+    TORCH_WARN(op.name, " has no kernel on ", where, " and runs on the CPU; bringup.fallbacks() counts such calls");
   if (op.seen.exchange(true)) return;
   std::function<std::string()> capture;
   {
@@ -149,30 +163,33 @@ void note_fallback(OpRecord& op, int device) {
     std::unique_lock<std::shared_mutex> lock(book().mutex);
     op.stack = std::move(stack);
   }
-  if (policy == Policy::warn)
-    TORCH_WARN(op.name, " has no kernel on ", where, " and runs on the CPU; bringup.fallbacks() counts such calls");
 }
 
 std::vector<LedgerRow> ledger_rows() {
   std::shared_lock<std::shared_mutex> lock(book().mutex);
   std::vector<LedgerRow> rows;
-  for (const auto& [schema, op] : book().records)
-    if (const uint64_t calls = op->calls.load())
-      rows.push_back({op->name, op->stack, calls, op->bytes.load(), static_cast<double>(op->nanoseconds.load()) * 1e-6,
-                      op->device.load()});
+  book().each([&](OpRecord& op) {
+    if (const uint64_t calls = op.calls.load())
+      rows.push_back({op.name, op.stack, calls, op.bytes.load(), static_cast<double>(op.nanoseconds.load()) * 1e-6,
+                      op.device.load()});
+  });
   return rows;
 }
 
 void ledger_reset() {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  for (auto& [schema, op] : book().records) {
-    op->calls = op->bytes = op->nanoseconds = 0;
-    op->seen = false;
-    op->stack.clear();
-  }
+  book().each([](OpRecord& op) {
+    op.calls = op.bytes = op.nanoseconds = 0;
+    op.seen = op.warned = false;
+    op.stack.clear();
+  });
 }
 
-void set_policy(Policy policy) { g_policy = static_cast<int>(policy); }
+void set_policy(Policy policy) {
+  g_policy = static_cast<int>(policy);
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  book().each([](OpRecord& op) { op.warned = false; }); // whoever asks for warnings again wants to see them
+}
 Policy global_policy() { return static_cast<Policy>(g_policy.load()); }
 
 void set_op_policy(const std::string& op, std::optional<Policy> policy) {
@@ -181,10 +198,11 @@ void set_op_policy(const std::string& op, std::optional<Policy> policy) {
     book().overrides[op] = *policy;
   else
     book().overrides.erase(op);
-  for (auto& [schema, record] : book().records) {
-    const auto own = override_for(*record);
-    record->own_policy = own ? static_cast<int>(*own) : -1;
-  }
+  book().each([](OpRecord& record) {
+    const auto own = override_for(record);
+    record.own_policy = own ? static_cast<int>(*own) : -1;
+    record.warned = false;
+  });
 }
 
 std::map<std::string, std::string> op_policies() {

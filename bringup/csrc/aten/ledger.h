@@ -17,15 +17,20 @@ enum class Policy : int { allow, warn, error };
 Policy parse_policy(const std::string& text); // ValueError that lists the three words
 const char* policy_name(Policy policy);
 
-// What the core knows of one ATen overload; made on its first call, never freed.
+// What the core knows of one overload; made on its first call, never freed.
 struct OpRecord {
   explicit OpRecord(const c10::FunctionSchema& schema);
 
-  const c10::FunctionSchema& schema;
+  const c10::FunctionSchema schema; // a copy: custom ops can be freed, and their address used again
+  bool describes(const c10::FunctionSchema& other) const {
+    return other.arguments().size() == schema.arguments().size() && other.name() == base_name &&
+           other.overload_name() == schema.overload_name();
+  }
   std::string base_name;              // aten::add
   std::string name;                   // aten::add.Tensor
   std::vector<bool> mutated;          // per argument
   std::vector<int> returned_argument; // per return: the argument it is, or -1
+  bool is_aten = false;               // its CPU kernel is PyTorch's own, no user code
   bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)
   bool shows_requires_grad = false;   // its kernel computes more when a gradient will be asked for
   bool cpu_tensors_allowed = false;   // lengths and indices that PyTorch itself accepts on the CPU
@@ -33,7 +38,7 @@ struct OpRecord {
   // The ledger's row.
   std::atomic<uint64_t> calls{0}, bytes{0}, nanoseconds{0};
   std::atomic<int> device{-1};
-  std::atomic<bool> seen{false};
+  std::atomic<bool> seen{false}, warned{false};
   std::string stack; // written once, under the ledger's mutex
 
   Policy policy() const;

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
+#include "aten/into_out.h"
 #include "aten/route.h"
 
 namespace bringup {
@@ -35,20 +36,6 @@ Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, c10::ScalarTyp
                const at::Scalar& alpha) {
   return at::baddbmm(c.to(out_dtype), widened(a, out_dtype), widened(b, out_dtype), beta, alpha);
 }
-
-// The out= form of a function: the same arguments, then the tensor that takes the result.
-template <auto function>
-struct IntoOut;
-template <class... Args, Tensor (*function)(Args...)>
-struct IntoOut<function> {
-  static Tensor& call(Args... args, Tensor& out) {
-    const Tensor result = function(std::forward<Args>(args)...);
-    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "out has dtype ", out.scalar_type(), ", expected ",
-                result.scalar_type());
-    out.resize_(result.sizes());
-    return out.copy_(result);
-  }
-};
 
 } // namespace
 

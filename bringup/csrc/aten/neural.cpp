@@ -182,12 +182,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 
 } // namespace
 
-// scaled_dot_product_attention asks this stub, not the op of the same name.
-int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
-                         double dropout, bool causal, std::optional<double> scale, bool gqa) {
-  return fused_sdp_choice(query, key, value, mask, dropout, causal, scale, gqa);
-}
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
   library.impl("convolution_backward_overrideable",
@@ -203,6 +197,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 } // namespace bringup
 
-namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &bringup::choose_attention)
+namespace at::native { // scaled_dot_product_attention asks this stub, not the op of the same name
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &bringup::fused_sdp_choice)
 } // namespace at::native

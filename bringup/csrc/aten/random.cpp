@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 
+#include "aten/into_out.h"
 #include "aten/route.h"
 #include "runtime/philox.h"
 #include "torch/generator.h"
@@ -85,12 +86,23 @@ Tensor& uniform_(Tensor& self, double from, double to, OptionalGenerator generat
     return self;
   }
   const PhiloxState state = reserve(generator, self);
+  const auto type = self.scalar_type();
+  // A half type keeps as many bits of the draw as it can hold: more would round up to the open end.
+  const float steps = type == at::kHalf ? 0x1p11f : type == at::kBFloat16 ? 0x1p8f : 0;
+  auto stored = [&](float value) {
+    if (type == at::kHalf) return static_cast<float>(at::Half(value));
+    if (type == at::kBFloat16) return static_cast<float>(at::BFloat16(value));
+    return value;
+  };
   auto scale = [&]<class T>(T* out, int64_t count) {
+    if (steps > 0)
+      for (int64_t i = 0; i < count; ++i) out[i] = std::floor(out[i] * static_cast<T>(steps)) / static_cast<T>(steps);
     if (from == 0 && to == 1) return;
     const T low = static_cast<T>(from), width = static_cast<T>(to - from), high = static_cast<T>(to);
     for (int64_t i = 0; i < count; ++i) {
       const T value = out[i] * width + low;
-      out[i] = value < high || low == high ? value : low; // rounding must not reach the open end
+      const T kept = std::is_same_v<T, float> ? static_cast<T>(stored(static_cast<float>(value))) : value;
+      out[i] = kept < high || low == high ? value : low; // rounding must not reach the open end
     }
   };
   fill_floating(
@@ -380,19 +392,9 @@ Tensor normal_float_tensor(double mean, const Tensor& deviation, OptionalGenerat
 }
 Tensor normal_tensor_tensor(const Tensor& mean, const Tensor& deviation, OptionalGenerator generator) {
   check_deviation(deviation);
-  return standard_normal(at::infer_size(mean.sizes(), deviation.sizes()), mean, generator).mul_(deviation).add_(mean);
+  const Tensor& like = mean.device().type() == kDeviceType ? mean : deviation; // the other may be a CPU number
+  return standard_normal(at::infer_size(mean.sizes(), deviation.sizes()), like, generator).mul_(deviation).add_(mean);
 }
-
-template <auto function>
-struct IntoOut;
-template <class A, class B, Tensor (*function)(A, B, OptionalGenerator)>
-struct IntoOut<function> {
-  static Tensor& call(A mean, B deviation, OptionalGenerator generator, Tensor& out) {
-    const Tensor result = function(mean, deviation, std::move(generator));
-    out.resize_(result.sizes());
-    return out.copy_(result);
-  }
-};
 
 } // namespace
 

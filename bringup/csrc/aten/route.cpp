@@ -3,7 +3,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
 
 #include <chrono>
 
@@ -74,7 +73,12 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
   HostCall call(record.name.c_str());
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
-    each_tensor(value, [&](const at::Tensor& tensor) { call.add(tensor, record.cpu_tensors_allowed); });
+    // CPU numbers stand for scalars, and some ops take indices or lengths from the CPU: never what they write to, nor
+    // the tensor that is indexed.
+    const auto accept = record.mutated[i]                     ? HostCall::Accept::device
+                        : record.cpu_tensors_allowed && i > 0 ? HostCall::Accept::any
+                                                              : HostCall::Accept::numbers;
+    each_tensor(value, [&](const at::Tensor& tensor) { call.add(tensor, accept); });
     if (value.isDevice() && value.toDevice().type() == kDeviceType) call.set_device(resolve(value.toDevice()));
   }
   if (!call.has_device()) call.set_device(current_device());
@@ -106,7 +110,8 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
   }
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
+    // Not around kernels of users: what they allocate for themselves is no device memory.
+    RedirectCpuAllocator redirect(call.zero_copy() && record.is_aten ? call.index() : -1);
     target.redispatchBoxed(c10::DispatchKeySet(cpu_key), stack);
   }
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -1,26 +1,7 @@
 // Sparse tensors on the device: members and constructors are ATen's own, which ask nothing of the device but memory.
 //
 // Everything else about sparse tensors takes the boxed route to the CPU's sparse kernels (see host_call.cpp).
-#include <ATen/ops/_coalesced_native.h>
-#include <ATen/ops/_indices_native.h>
-#include <ATen/ops/_nnz_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
-#include <ATen/ops/_values_native.h>
-#include <ATen/ops/ccol_indices_native.h>
-#include <ATen/ops/col_indices_native.h>
-#include <ATen/ops/copy_native.h>
-#include <ATen/ops/copy_sparse_to_sparse_native.h>
-#include <ATen/ops/crow_indices_native.h>
-#include <ATen/ops/dense_dim_native.h>
-#include <ATen/ops/empty_native.h>
-#include <ATen/ops/indices_native.h>
-#include <ATen/ops/is_coalesced_native.h>
-#include <ATen/ops/row_indices_native.h>
-#include <ATen/ops/sparse_dim_native.h>
-#include <ATen/ops/sparse_resize_and_clear_native.h>
-#include <ATen/ops/sparse_resize_native.h>
-#include <ATen/ops/values_native.h>
+#include <ATen/NativeFunctions.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 

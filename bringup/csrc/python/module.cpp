@@ -27,52 +27,68 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 // ---- host functions ----
 
-struct Callback {
-  py::object function;
+// One host function on its way through a driver. A driver may run it at once and still report a failure of something
+// else, so both sides hold it.
+struct Errand {
+  std::function<void()> work;
+  std::atomic<bool> ran{false};
 };
+using SharedErrand = std::shared_ptr<Errand>;
 
-void run_callback(void* argument) {
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  std::unique_ptr<Callback> callback(static_cast<Callback*>(argument));
-  try {
-    callback->function();
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("a host function of a device stream");
-  }
+void run_errand(void* argument) {
+  std::unique_ptr<SharedErrand> errand(static_cast<SharedErrand*>(argument));
+  (*errand)->ran = true;
+  (*errand)->work();
+}
+
+void send_errand(int device, int64_t stream, std::function<void()> work) {
+  auto errand = std::make_shared<Errand>();
+  errand->work = std::move(work);
+  auto* argument = new SharedErrand(errand);
+  translated([&] {
+    try {
+      device_at(device).host_function(static_cast<int32_t>(stream), &run_errand, argument);
+    } catch (...) {
+      if (!errand->ran) delete argument;
+      throw;
+    }
+  });
 }
 
 void host_function(int device, int64_t stream, py::object function) {
   if (!PyCallable_Check(function.ptr())) throw py::type_error("a host function must be callable");
-  auto callback = std::make_unique<Callback>(Callback{std::move(function)});
-  py::gil_scoped_release no_gil;
-  translated([&] {
-    device_at(static_cast<c10::DeviceIndex>(device))
-        .host_function(static_cast<int32_t>(stream), &run_callback, callback.get());
+  // The last reference may go on a stream's thread: it takes the GIL for that, or leaves it to the process's end.
+  std::shared_ptr<py::object> held(new py::object(std::move(function)), [](py::object* object) {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    delete object;
   });
-  callback.release(); // run_callback owns it now
-}
-
-void nap(void* argument) {
-  std::unique_ptr<int64_t> nanoseconds(static_cast<int64_t*>(argument));
-  timespec time{static_cast<time_t>(*nanoseconds / 1000000000), static_cast<long>(*nanoseconds % 1000000000)};
-  nanosleep(&time, nullptr);
+  auto call = [held = std::move(held)] {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    try {
+      (*held)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a host function of a device stream");
+    }
+  };
+  py::gil_scoped_release no_gil;
+  send_errand(device, stream, std::move(call));
 }
 
 void sleep(int device, int64_t stream, double milliseconds) {
   TORCH_CHECK_VALUE(milliseconds >= 0, "a stream cannot sleep ", milliseconds, " ms");
-  auto nanoseconds = std::make_unique<int64_t>(static_cast<int64_t>(milliseconds * 1e6));
-  translated([&] {
-    device_at(static_cast<c10::DeviceIndex>(device))
-        .host_function(static_cast<int32_t>(stream), &nap, nanoseconds.get());
+  const auto nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
+  send_errand(device, stream, [nanoseconds] {
+    timespec time{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
+    nanosleep(&time, nullptr);
   });
-  nanoseconds.release();
 }
 
 // ---- descriptions ----
 
 py::dict device_spec(int index) {
-  Device& device = device_at(static_cast<c10::DeviceIndex>(index));
+  Device& device = device_at(index);
   bringup_device_spec spec;
   {
     py::gil_scoped_release no_gil;
@@ -98,7 +114,7 @@ py::dict device_spec(int index) {
 
 py::list memory_snapshot(int index) {
   py::list segments;
-  for (const SegmentSnapshot& segment : device_at(static_cast<c10::DeviceIndex>(index)).memory().snapshot()) {
+  for (const SegmentSnapshot& segment : device_at(index).memory().snapshot()) {
     py::dict row;
     row["device"] = index;
     row["address"] = segment.address;
@@ -190,34 +206,19 @@ PYBIND11_MODULE(_C, module) {
   module.def("attach", &attach, py::arg("type_name"));
   module.def("device_count", [] { return Registry::get().device_count(); });
   module.def("driver_of", [](int device) {
-    Device& found = device_at(static_cast<c10::DeviceIndex>(device));
+    Device& found = device_at(device);
     return py::make_tuple(found.driver.name, found.local);
   });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
   module.def("set_device", [](int device) {
-    device_at(static_cast<c10::DeviceIndex>(device));
+    device_at(device);
     set_current_device(static_cast<c10::DeviceIndex>(device));
   });
-  module.def("exchange_device", [](int device) {
-    const int previous = current_device();
-    if (device >= 0) {
-      device_at(static_cast<c10::DeviceIndex>(device));
-      set_current_device(static_cast<c10::DeviceIndex>(device));
-    }
-    return previous;
-  });
-  module.def(
-      "ensure_open",
-      [](int device) { translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).ensure_open(); }); }, NoGil());
-  module.def("is_open", [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).is_open(); });
+  module.def("ensure_open", [](int device) { translated([&] { device_at(device).ensure_open(); }); }, NoGil());
+  module.def("is_open", [](int device) { return device_at(device).is_open(); });
   module.def("device_spec", &device_spec);
-  module.def(
-      "clock",
-      [](int device) { return translated([&] { return device_at(static_cast<c10::DeviceIndex>(device)).clock(); }); },
-      NoGil());
-  module.def(
-      "synchronize",
-      [](int device) { translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).synchronize(); }); }, NoGil());
+  module.def("clock", [](int device) { return translated([&] { return device_at(device).clock(); }); }, NoGil());
+  module.def("synchronize", [](int device) { translated([&] { device_at(device).synchronize(); }); }, NoGil());
   module.def(
       "shut_down",
       [] {
@@ -228,7 +229,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("in_bad_fork", [] { return Registry::get().in_bad_fork(); });
 
   module.def("mark_busy", [](int device, int64_t stream) {
-    Device& found = device_at(static_cast<c10::DeviceIndex>(device));
+    Device& found = device_at(device);
     translated([&] { found.check_stream(static_cast<int32_t>(stream)); });
     found.mark_busy(static_cast<int32_t>(stream));
   });
@@ -236,14 +237,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("host_function", &host_function);
 
   module.def("memory_snapshot", &memory_snapshot);
-  module.def("memory_summary",
-             [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).memory().summary(); });
+  module.def("memory_summary", [](int device) { return device_at(device).memory().summary(); });
   module.def("set_memory_fraction", [](int device, double fraction) {
     TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "a memory fraction lies between 0 and 1, got ", fraction);
-    translated([&] { device_at(static_cast<c10::DeviceIndex>(device)).memory().set_fraction(fraction); });
+    translated([&] { device_at(device).memory().set_fraction(fraction); });
   });
-  module.def("get_memory_fraction",
-             [](int device) { return device_at(static_cast<c10::DeviceIndex>(device)).memory().fraction(); });
+  module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
   module.def("ledger", &ledger);

@@ -49,11 +49,13 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
     }
     c10::DataPtr fresh = allocate_on(index, nbytes, &target);
     auto& api = device.driver.api;
-    device.driver.check(api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
-                                     reinterpret_cast<uint64_t>(impl->data()), &source, nbytes,
-                                     device.stream_handle(current_stream(index))),
-                        "relayout", device.local);
+    device.driver.call("relayout", device.local, [&] {
+      return api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
+                          reinterpret_cast<uint64_t>(impl->data()), &source, nbytes,
+                          device.stream_handle(current_stream(index)));
+    });
     device.mark_busy(current_stream(index));
+    record_stream(impl->data_ptr(), c10::Stream(c10::Stream::UNSAFE, storage.device(), current_stream(index)));
     impl->set_data_ptr_noswap(std::move(fresh));
     impl->placement = target;
   });
@@ -75,10 +77,10 @@ py::tuple ipc_export(const c10::Storage& storage) {
       if (device.spec().partitions > 1)
         throw Error(BRINGUP_UNSUPPORTED, "tensors of partitioned devices cannot be shared between processes");
       device.synchronize(); // the other process knows nothing of our streams
-      device.driver.check(
-          device.driver.api.ipc_export(device.driver.api.self, device.local, reinterpret_cast<uint64_t>(storage.data()),
-                                       handle, sizeof(handle)),
-          "ipc_export", device.local);
+      device.driver.call("ipc_export", device.local, [&] {
+        return device.driver.api.ipc_export(device.driver.api.self, device.local,
+                                            reinterpret_cast<uint64_t>(storage.data()), handle, sizeof(handle));
+      });
     });
   }
   return py::make_tuple(static_cast<int>(index), std::string(handle), 0, storage.nbytes());
@@ -93,18 +95,20 @@ void close_imported(void* context) {
   std::unique_ptr<Imported> imported(static_cast<Imported*>(context));
   Device& device = Registry::get().device(imported->device);
   if (device.usable())
-    device.driver.ignore(device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address));
+    device.driver.call_quietly(
+        [&] { device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address); });
 }
 
 c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, uint64_t nbytes) {
   return translated([&] {
-    Device& device = device_at(static_cast<c10::DeviceIndex>(index));
+    Device& device = device_at(index);
     device.ensure_open();
     if (!device.driver.api.ipc_import || !device.driver.api.ipc_close)
       throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name + "' cannot map memory of another process");
     uint64_t address = 0;
-    device.driver.check(device.driver.api.ipc_import(device.driver.api.self, device.local, handle.c_str(), &address),
-                        "ipc_import", device.local);
+    device.driver.call("ipc_import", device.local, [&] {
+      return device.driver.api.ipc_import(device.driver.api.self, device.local, handle.c_str(), &address);
+    });
     c10::DataPtr data(reinterpret_cast<void*>(address + offset), new Imported{index, address}, &close_imported,
                       c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(index)));
     // Not resizable: growing it would silently part from the other process.

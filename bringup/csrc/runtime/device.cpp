@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace bringup {
@@ -50,12 +51,12 @@ thread_local bool t_acknowledged = false;
 } // namespace
 
 void Driver::acknowledge() noexcept { t_acknowledged = true; }
-void Driver::forget_acknowledgement() noexcept { t_acknowledged = false; }
+bool Driver::Entered::exchange(bool value) noexcept { return std::exchange(t_acknowledged, value); }
+bool Driver::Entered::acknowledged() const { return t_acknowledged; }
 
-void Driver::check_acknowledged(const char* function, int32_t device) const {
-  if (!std::exchange(t_acknowledged, false))
-    throw Error(BRINGUP_ERROR, name + ":" + std::to_string(device) + ": " + function +
-                                   " was interrupted (Ctrl-C) before the driver was reached; nothing was done");
+void Driver::interrupted(const char* function, int32_t device) const {
+  throw Error(BRINGUP_ERROR, name + ":" + std::to_string(device) + ": " + function +
+                                 " was interrupted (Ctrl-C) before the driver was reached; nothing was done");
 }
 
 void Driver::fail(int32_t status, const char* function, int32_t device) const {
@@ -102,21 +103,28 @@ void Device::open_slow() {
   lock.unlock();
   bringup_device_spec spec;
   std::memset(&spec, 0, sizeof(spec));
-  int32_t status = driver.api.open(driver.api.self, local, &spec);
+  std::optional<Error> failure;
   std::string complaint;
-  if (status == BRINGUP_OK) {
+  try {
+    driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
+  } catch (const Error& error) {
+    failure = error;
+  }
+  if (!failure) {
     if (spec.alignment == 0) spec.alignment = 64;
     if (spec.partitions == 0) spec.partitions = 1;
     if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places
     if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
     if (spec.alignment & (spec.alignment - 1))
       complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";
+    if (spec.host_library && !spec.host_visible)
+      complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
     const auto& placement = spec.default_placement;
     if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && (placement.block == 0 || placement.block % 8))
       complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
   }
   lock.lock();
-  if (status == BRINGUP_OK && complaint.empty()) {
+  if (!failure && complaint.empty()) {
     spec.name[sizeof(spec.name) - 1] = '\0';
     spec_ = spec;
     state_.store(State::open, std::memory_order_release);
@@ -125,7 +133,7 @@ void Device::open_slow() {
   }
   opened_.notify_all();
   lock.unlock();
-  driver.check(status, "open", local);
+  if (failure) throw *failure;
   if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
 }
 
@@ -161,12 +169,12 @@ uint64_t Device::stream_handle(int32_t stream) {
   ensure_open();
   if (!driver.asynchronous) return 0;
   uint64_t handle = 0;
-  driver.check(driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle), "stream_create",
-               local);
+  driver.call("stream_create", local,
+              [&] { return driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle); });
   std::unique_lock<std::mutex> lock(slot.creating);
   if (slot.created) { // another thread was faster
     lock.unlock();
-    driver.ignore(driver.api.stream_destroy(driver.api.self, local, handle));
+    driver.call_quietly([&] { driver.api.stream_destroy(driver.api.self, local, handle); });
     return slot.handle;
   }
   slot.handle = handle;
@@ -177,17 +185,19 @@ uint64_t Device::stream_handle(int32_t stream) {
 void Device::synchronize_stream(int32_t stream) {
   check_stream(stream);
   if (!driver.asynchronous || !is_open()) return;
-  // Cleared first: work queued after this point by another thread sets it again.
-  streams_[stream].busy.store(false, std::memory_order_release);
+  Stream& slot = streams_[stream];
+  const uint64_t seen = slot.queued.load(std::memory_order_acquire); // what other threads queue from here on stays busy
   Event event = record(stream);
   try {
     wait(event);
   } catch (...) {
-    streams_[stream].busy.store(true, std::memory_order_release);
     destroy(event);
     throw;
   }
   destroy(event);
+  uint64_t known = slot.finished.load(std::memory_order_relaxed);
+  while (known < seen && !slot.finished.compare_exchange_weak(known, seen, std::memory_order_acq_rel)) {
+  }
 }
 
 void Device::synchronize() {
@@ -197,7 +207,7 @@ void Device::synchronize() {
 
 bool Device::query_stream(int32_t stream) {
   check_stream(stream);
-  if (!driver.asynchronous || !is_open() || !streams_[stream].busy.load(std::memory_order_acquire)) return true;
+  if (!driver.asynchronous || !is_open() || !busy(stream)) return true;
   Event event = record(stream);
   bool done = query(event);
   destroy(event);
@@ -210,8 +220,8 @@ Event Device::record(int32_t stream) {
   ensure_open();
   Event event;
   if (driver.asynchronous)
-    driver.check(driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle), "event_record",
-                 local);
+    driver.call("event_record", local,
+                [&] { return driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle); });
   else
     event.nanoseconds = clock();
   return event;
@@ -220,17 +230,20 @@ Event Device::record(int32_t stream) {
 bool Device::query(const Event& event) {
   if (!driver.asynchronous || event.handle == 0) return true;
   int32_t done = 0;
-  driver.check(driver.api.event_query(driver.api.self, local, event.handle, &done), "event_query", local);
+  driver.call("event_query", local,
+              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
   return done != 0;
 }
 
 void Device::wait(const Event& event) {
   if (!driver.asynchronous || event.handle == 0) return;
   int32_t done = 0; // asking first saves letting the GIL go for work that is long done
-  driver.check(driver.api.event_query(driver.api.self, local, event.handle, &done), "event_query", local);
+  driver.call("event_query", local,
+              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
   if (done) return;
   Blocking blocking;
-  driver.check(driver.api.event_wait(driver.api.self, local, event.handle, local, -1), "event_wait", local);
+  driver.call("event_wait", local,
+              [&] { return driver.api.event_wait(driver.api.self, local, event.handle, local, -1); });
 }
 
 void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
@@ -239,9 +252,10 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
     wait(event);
     return;
   }
-  driver.check(driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
-                                     static_cast<int64_t>(waiting.stream_handle(wait_stream))),
-               "event_wait", local);
+  driver.call("event_wait", local, [&] {
+    return driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
+                                 static_cast<int64_t>(waiting.stream_handle(wait_stream)));
+  });
   waiting.mark_busy(wait_stream);
 }
 
@@ -249,14 +263,15 @@ double Device::elapsed_ms(const Event& start, const Event& end) {
   if (!driver.asynchronous)
     return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
   double milliseconds = 0;
-  driver.check(driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds),
-               "event_elapsed", local);
+  driver.call("event_elapsed", local, [&] {
+    return driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds);
+  });
   return milliseconds;
 }
 
 void Device::destroy(Event& event) {
   if (driver.asynchronous && event.handle != 0 && usable())
-    driver.ignore(driver.api.event_destroy(driver.api.self, local, event.handle));
+    driver.call_quietly([&] { driver.api.event_destroy(driver.api.self, local, event.handle); });
   event.handle = 0;
 }
 
@@ -266,8 +281,9 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
                   const bringup_placement* placement) {
   if (nbytes == 0) return;
   ensure_open();
-  driver.check(driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement),
-               "copy", local);
+  driver.call("copy", local, [&] {
+    return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
+  });
   mark_busy(stream);
 }
 
@@ -275,14 +291,14 @@ uint64_t Device::clock() {
   if (!driver.api.clock) return host_nanoseconds();
   ensure_open();
   uint64_t nanoseconds = 0;
-  driver.check(driver.api.clock(driver.api.self, local, &nanoseconds), "clock", local);
+  driver.call("clock", local, [&] { return driver.api.clock(driver.api.self, local, &nanoseconds); });
   return nanoseconds;
 }
 
 void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
   if (driver.api.charge)
-    driver.check(driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes), "charge",
-                 local);
+    driver.call("charge", local,
+                [&] { return driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes); });
 }
 
 void Device::host_function(int32_t stream, void (*function)(void*), void* argument) {
@@ -292,8 +308,9 @@ void Device::host_function(int32_t stream, void (*function)(void*), void* argume
     function(argument);
     return;
   }
-  driver.check(driver.api.host_function(driver.api.self, local, stream_handle(stream), function, argument),
-               "host_function", local);
+  driver.call("host_function", local, [&] {
+    return driver.api.host_function(driver.api.self, local, stream_handle(stream), function, argument);
+  });
   mark_busy(stream);
 }
 
@@ -302,9 +319,9 @@ void Device::host_function(int32_t stream, void (*function)(void*), void* argume
 uint64_t Device::raw_alloc(uint64_t nbytes) {
   ensure_open();
   uint64_t address = 0;
-  driver.check(driver.api.alloc(driver.api.self, local, nbytes, &address), "alloc", local);
+  driver.call("alloc", local, [&] { return driver.api.alloc(driver.api.self, local, nbytes, &address); });
   if (address == 0 || address % spec_.alignment) {
-    if (address) driver.ignore(driver.api.free(driver.api.self, local, address));
+    if (address) driver.call_quietly([&] { driver.api.free(driver.api.self, local, address); });
     throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": alloc returned address " +
                                    std::to_string(address) + ", which is 0 or not a multiple of " +
                                    std::to_string(spec_.alignment));
@@ -313,7 +330,7 @@ uint64_t Device::raw_alloc(uint64_t nbytes) {
 }
 
 void Device::raw_free(uint64_t address) {
-  if (is_open()) driver.check(driver.api.free(driver.api.self, local, address), "free", local);
+  if (is_open()) driver.call("free", local, [&] { return driver.api.free(driver.api.self, local, address); });
 }
 
 uint64_t Device::raw_memory() { return spec().memory_bytes; }
@@ -373,7 +390,7 @@ void Registry::shut_down() {
     }
     device->state_ = Device::State::closed;
     if (device->driver.api.close)
-      device->driver.ignore(device->driver.api.close(device->driver.api.self, device->local));
+      device->driver.call_quietly([&] { device->driver.api.close(device->driver.api.self, device->local); });
   }
 }
 

@@ -28,21 +28,42 @@ class Driver {
   const bool acknowledges;
   static void acknowledge() noexcept;
 
-  // Throws Error with the driver's own words unless status is BRINGUP_OK.
-  void check(int32_t status, const char* function, int32_t device) const {
-    if (__builtin_expect(acknowledges, 0)) check_acknowledged(function, device);
+  // Calls one of the driver's functions; throws Error with the driver's own words unless it returns BRINGUP_OK.
+  template <class F>
+  void call(const char* function, int32_t device, F&& work) const {
+    const Entered entered(*this);
+    const int32_t status = work();
+    if (__builtin_expect(acknowledges && !entered.acknowledged(), 0)) interrupted(function, device);
     if (__builtin_expect(status != BRINGUP_OK, 0)) fail(status, function, device);
   }
 
   // For calls whose failure nobody can act on: destroying, closing.
-  void ignore(int32_t) const {
-    if (acknowledges) forget_acknowledgement();
+  template <class F>
+  void call_quietly(F&& work) const {
+    const Entered entered(*this);
+    work();
   }
 
  private:
-  static void forget_acknowledgement() noexcept;
+  // Calls nest: a Python driver may drop a tensor or an event while it works. Each has its own acknowledgement.
+  class Entered {
+   public:
+    explicit Entered(const Driver& driver) : driver_(driver), outer_(driver.acknowledges && exchange(false)) {}
+    ~Entered() {
+      if (driver_.acknowledges) exchange(outer_);
+    }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    bool acknowledged() const;
+
+   private:
+    static bool exchange(bool value) noexcept;
+    const Driver& driver_;
+    const bool outer_;
+  };
+
   [[noreturn]] void fail(int32_t status, const char* function, int32_t device) const;
-  void check_acknowledged(const char* function, int32_t device) const;
+  [[noreturn]] void interrupted(const char* function, int32_t device) const;
 };
 
 // One-shot marker in a stream; a driver without asynchrony gets a time stamp of the moment it was recorded.
@@ -83,11 +104,15 @@ class Device final : public MemoryBackend {
   void check_stream(int32_t stream) const;
   // Called after work was queued that may still run when the call returns.
   void mark_busy(int32_t stream) {
-    if (driver.asynchronous) streams_[stream].busy.store(true, std::memory_order_release);
+    if (driver.asynchronous) streams_[stream].queued.fetch_add(1, std::memory_order_release);
   }
-  // The host may touch what the stream works on once this returns. Costs one load when the stream is idle.
+  bool busy(int32_t stream) const {
+    const Stream& slot = streams_[stream];
+    return slot.finished.load(std::memory_order_acquire) < slot.queued.load(std::memory_order_acquire);
+  }
+  // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
-    if (__builtin_expect(streams_[stream].busy.load(std::memory_order_acquire), 0)) synchronize_stream(stream);
+    if (__builtin_expect(busy(stream), 0)) synchronize_stream(stream);
   }
   void synchronize_stream(int32_t stream);
   void synchronize();
@@ -124,7 +149,8 @@ class Device final : public MemoryBackend {
   struct Stream {
     std::atomic<uint64_t> handle{0};
     std::atomic<bool> created{false};
-    std::atomic<bool> busy{false};
+    std::atomic<uint64_t> queued{0};   // calls that may have left work behind
+    std::atomic<uint64_t> finished{0}; // of those, how many are known to be done: it never runs ahead of the truth
     std::mutex creating;
   };
 

@@ -6,6 +6,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <pthread.h>
+
 #include <thread>
 
 namespace bringup {
@@ -13,48 +15,34 @@ namespace bringup {
 // ---- dtypes ----
 
 int dtype_code(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Bool:
-      return BRINGUP_BOOL;
-    case c10::ScalarType::Byte:
-      return BRINGUP_UINT8;
-    case c10::ScalarType::Char:
-      return BRINGUP_INT8;
-    case c10::ScalarType::Short:
-      return BRINGUP_INT16;
-    case c10::ScalarType::Int:
-      return BRINGUP_INT32;
-    case c10::ScalarType::Long:
-      return BRINGUP_INT64;
-    case c10::ScalarType::Half:
-      return BRINGUP_FLOAT16;
-    case c10::ScalarType::BFloat16:
-      return BRINGUP_BFLOAT16;
-    case c10::ScalarType::Float:
-      return BRINGUP_FLOAT32;
-    case c10::ScalarType::Double:
-      return BRINGUP_FLOAT64;
-    case c10::ScalarType::ComplexHalf:
-      return BRINGUP_COMPLEX32;
-    case c10::ScalarType::ComplexFloat:
-      return BRINGUP_COMPLEX64;
-    case c10::ScalarType::ComplexDouble:
-      return BRINGUP_COMPLEX128;
-    case c10::ScalarType::UInt16:
-      return BRINGUP_UINT16;
-    case c10::ScalarType::UInt32:
-      return BRINGUP_UINT32;
-    case c10::ScalarType::UInt64:
-      return BRINGUP_UINT64;
-    default:
-      return c10::isFloat8Type(type) ? BRINGUP_FLOAT8 : BRINGUP_QUANTIZED;
-  }
+  using T = c10::ScalarType;
+  constexpr std::pair<T, int> codes[] = {{T::Bool, BRINGUP_BOOL},
+                                         {T::Byte, BRINGUP_UINT8},
+                                         {T::Char, BRINGUP_INT8},
+                                         {T::Short, BRINGUP_INT16},
+                                         {T::Int, BRINGUP_INT32},
+                                         {T::Long, BRINGUP_INT64},
+                                         {T::Half, BRINGUP_FLOAT16},
+                                         {T::BFloat16, BRINGUP_BFLOAT16},
+                                         {T::Float, BRINGUP_FLOAT32},
+                                         {T::Double, BRINGUP_FLOAT64},
+                                         {T::ComplexHalf, BRINGUP_COMPLEX32},
+                                         {T::ComplexFloat, BRINGUP_COMPLEX64},
+                                         {T::ComplexDouble, BRINGUP_COMPLEX128},
+                                         {T::UInt16, BRINGUP_UINT16},
+                                         {T::UInt32, BRINGUP_UINT32},
+                                         {T::UInt64, BRINGUP_UINT64}};
+  for (const auto& [known, code] : codes)
+    if (known == type) return code;
+  return c10::isFloat8Type(type) ? BRINGUP_FLOAT8 : BRINGUP_QUANTIZED;
 }
 
 void check_dtype(Device& device, c10::ScalarType type) {
   const uint64_t mask = translated([&]() { return device.spec().dtypes; });
-  // uint8 is always there: torch moves and saves every storage as bytes.
-  if (C10_LIKELY(mask == 0 || (mask >> dtype_code(type) & 1)) || type == c10::ScalarType::Byte) return;
+  // Bytes are always there: torch moves and saves every storage as uint8, and masks are bool.
+  if (C10_LIKELY(mask == 0 || (mask >> dtype_code(type) & 1)) || type == c10::ScalarType::Byte ||
+      type == c10::ScalarType::Bool)
+    return;
   TORCH_CHECK_NOT_IMPLEMENTED(false, device.label(), " (", device.spec().name, ") has no dtype ", c10::toString(type),
                               ": convert to one that torch.accelerator.get_device_capability() lists");
 }
@@ -89,7 +77,7 @@ namespace {
 c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_size_t, c10::SymInt size_bytes,
                                                   c10::DataPtr data, c10::Allocator* allocator, bool resizable) {
   const int64_t nbytes = size_bytes.guard_int(__FILE__, __LINE__);
-  if (!data && nbytes > 0 && allocator) data = allocator->allocate(nbytes);
+  if (data.device().type() != kDeviceType && allocator) data = allocator->allocate(nbytes); // the caller had no memory
   const c10::DeviceIndex index = data.device().index();
   auto storage = c10::make_intrusive<StorageImpl>(c10::StorageImpl::use_byte_size_t(), std::move(size_bytes),
                                                   std::move(data), allocator, resizable);
@@ -117,6 +105,7 @@ class RedirectedBlocks {
     Guard guard(lock_);
     blocks_[bytes] = block;
   }
+  void after_fork_in_child() { lock_.clear(); } // the thread that held it is not here
   Block* take(void* bytes) {
     Guard guard(lock_);
     const auto found = blocks_.find(bytes);
@@ -188,7 +177,9 @@ struct TorchAllocator final : c10::DeviceAllocator {
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override { record_stream(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const MemoryStats from = device_at(index).memory().stats();
+    Device& device = device_at(index);
+    if (!device.usable()) return {}; // in a forked child the allocator's lock may be held for ever
+    const MemoryStats from = device.memory().stats();
     c10::CachingDeviceAllocator::DeviceStats stats;
     stats.allocation = stat_array(from.allocation);
     stats.segment = stat_array(from.segment);
@@ -213,7 +204,8 @@ struct TorchAllocator final : c10::DeviceAllocator {
       Device& device = device_at(index);
       const size_t total = device.spec().memory_bytes;
       const size_t reserved = device.memory().stats().reserved_bytes.kind[0].current;
-      return std::pair<size_t, size_t>(total > reserved ? total - reserved : 0, total);
+      const size_t partitions = device.spec().partitions;
+      return std::pair<size_t, size_t>(total > reserved ? (total - reserved) * partitions : 0, total * partitions);
     });
   }
 };
@@ -310,7 +302,10 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   auto& device = static_cast<Device&>(owner.backend());
   TORCH_CHECK(device.index == stream.device_index(), "record_stream: the tensor is on ", device.label(),
               " and the stream belongs to device ", static_cast<int>(stream.device_index()));
-  translated([&] { owner.record_stream(block, static_cast<int32_t>(stream.id())); });
+  translated([&] {
+    device.check_stream(static_cast<int32_t>(stream.id()));
+    owner.record_stream(block, static_cast<int32_t>(stream.id()));
+  });
 }
 
 Location locate(const c10::TensorImpl& tensor, Device& device) {
@@ -323,11 +318,25 @@ Location locate(const c10::TensorImpl& tensor, Device& device) {
   return {base, placement, true};
 }
 
+void move_bytes(Device& device, c10::StorageImpl* storage, uint64_t offset, const void* host, uint64_t nbytes,
+                bringup_copy_kind kind) {
+  if (nbytes == 0) return;
+  const bool partitioned = device.spec().partitions > 1;
+  bringup_placement placement = partitioned ? placement_of(storage) : bringup_placement{};
+  placement.offset = offset;
+  const uint64_t far = reinterpret_cast<uint64_t>(storage->data()) + (partitioned ? 0 : offset);
+  const auto near = reinterpret_cast<uint64_t>(host);
+  const bool inwards = kind == BRINGUP_HOST_TO_DEVICE;
+  device.copy(inwards ? far : near, inwards ? near : far, nbytes, kind,
+              current_stream(static_cast<c10::DeviceIndex>(device.index)), partitioned ? &placement : nullptr);
+}
+
 void register_allocator() {
   c10::SetAllocator(kDeviceType, &torch_allocator());
   c10::SetStorageImplCreate(kDeviceType, &make_storage);
   static auto* redirecting = new RedirectingAllocator(c10::GetCPUAllocator());
   c10::SetCPUAllocator(redirecting);
+  pthread_atfork(nullptr, nullptr, [] { redirected_blocks().after_fork_in_child(); });
 }
 
 } // namespace bringup

@@ -54,6 +54,9 @@ struct Location {
   const bringup_placement* pointer() const { return partitioned ? &placement : nullptr; }
 };
 Location locate(const c10::TensorImpl& tensor, Device& device);
+// Bytes of a storage, from a logical offset on, to or from host memory, on the device's current stream.
+void move_bytes(Device& device, c10::StorageImpl* storage, uint64_t offset, const void* host, uint64_t nbytes,
+                bringup_copy_kind kind);
 
 // While one lives, the CPU allocator of this thread hands out device memory (trap 13): what a CPU kernel returns can
 // then become a device tensor without a copy, and counts against the device's limit and statistics.

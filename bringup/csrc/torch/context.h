@@ -31,7 +31,7 @@ c10::DeviceIndex resolve(c10::Device device); // index -1 means the current devi
 int32_t current_stream(c10::DeviceIndex index) noexcept;
 int32_t exchange_stream(c10::DeviceIndex index, int32_t stream) noexcept;
 
-inline Device& device_at(c10::DeviceIndex index) {
+inline Device& device_at(int32_t index) { // wider than c10::DeviceIndex, so that 300 is refused and not 44
   return translated([&]() -> Device& { return Registry::get().device(index); });
 }
 

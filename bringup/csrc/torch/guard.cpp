@@ -57,11 +57,12 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     const uint64_t mask = translated([&] { return device_at(resolve(device)).spec().dtypes; });
     c10::DeviceCapability capability;
-    if (mask == 0) return capability;
     capability.capability_data.capability_bits = 0;
-    for (int type = 0; type < static_cast<int>(c10::ScalarType::NumOptions); ++type)
-      if (mask >> dtype_code(static_cast<c10::ScalarType>(type)) & 1)
+    for (int type = 0; type < static_cast<int>(c10::ScalarType::NumOptions); ++type) {
+      const int code = dtype_code(static_cast<c10::ScalarType>(type));
+      if (code != BRINGUP_QUANTIZED && (mask == 0 || mask >> code & 1)) // no device holds quantized tensors
         capability.capability_data.capability_bits |= 1ULL << type;
+    }
     return capability;
   }
 
@@ -103,8 +104,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   // ---- events ----
   void record(void** slot, const c10::Stream& stream, const c10::DeviceIndex device,
               const c10::EventFlag flag) const override {
-    TORCH_CHECK(device == -1 || device == stream.device_index(), "the event belongs to device ", device,
-                " and the stream to device ", stream.device_index(), ": record an event on a stream of its own device");
+    TORCH_CHECK(device == -1 || device == stream.device_index(), "the event belongs to device ",
+                static_cast<int>(device), " and the stream to device ", static_cast<int>(stream.device_index()),
+                ": record an event on a stream of its own device");
     Device& owner = device_at(stream.device_index());
     const Event fresh = translated([&] { return owner.record(static_cast<int32_t>(stream.id())); });
     auto* event = static_cast<TorchEvent*>(*slot);
@@ -137,8 +139,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(start_slot && end_slot, "both events must be recorded before elapsed_time is asked for");
     auto* start = static_cast<TorchEvent*>(start_slot);
     auto* end = static_cast<TorchEvent*>(end_slot);
-    TORCH_CHECK(start->device == end->device, "elapsed_time: the events are of device ", start->device, " and device ",
-                end->device);
+    TORCH_CHECK(start->device == end->device, "elapsed_time: the events are of device ",
+                static_cast<int>(start->device), " and device ", static_cast<int>(end->device));
     TORCH_CHECK_VALUE(start->timing && end->timing,
                       "elapsed_time: both events must be created with enable_timing=True");
     Device& owner = device_at(start->device);

@@ -73,6 +73,8 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
                   BRINGUP_DEVICE_TO_DEVICE, current_stream(index), partitioned ? &placement : nullptr);
     });
   }
+  // The copy may still be queued, on another stream than the one the old memory came from.
+  record_stream(impl->data_ptr(), c10::Stream(c10::Stream::UNSAFE, storage.device(), current_stream(index)));
   impl->set_data_ptr_noswap(std::move(fresh));
   impl->set_nbytes(nbytes);
 }

@@ -34,7 +34,7 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
     Driver* driver = pinning_driver();
     translated([&] {
       if (driver)
-        driver->check(driver->api.host_alloc(driver->api.self, size, pointer), "host_alloc", 0);
+        driver->call("host_alloc", 0, [&] { return driver->api.host_alloc(driver->api.self, size, pointer); });
       else
         *pointer = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
       if (*pointer == nullptr)
@@ -49,19 +49,20 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
       pinned_ranges().ranges.erase(reinterpret_cast<uintptr_t>(block->ptr_));
     }
     if (Driver* driver = pinning_driver())
-      driver->ignore(driver->api.host_free(driver->api.self, block->ptr_));
+      driver->call_quietly([&] { driver->api.host_free(driver->api.self, block->ptr_); });
     else
       std::free(block->ptr_);
   }
   void record_stream(std::optional<std::vector<HostEvent>>& events, c10::Stream stream) override {
-    // Called from destructors: it must not throw. An event that cannot be recorded any more, because the device is
-    // closed or broken, counts as done; nothing will write to the block after that.
+    // Called from destructors: it must not throw. On a closed device nothing runs any more. If the event cannot be
+    // recorded the block is never reused: queued work may still write to it.
     Device& device = Registry::get().device(stream.device_index());
     Event event;
     try {
       if (device.usable()) event = device.record(static_cast<int32_t>(stream.id()));
     } catch (const Error& error) {
-      TORCH_WARN("freeing pinned memory: ", error.what());
+      TORCH_WARN("pinned memory is lost, because the work that uses it cannot be followed: ", error.what());
+      return; // torch counts one event more than it has, and so keeps the block for ever
     }
     events->push_back({&device, event});
   }
@@ -108,8 +109,8 @@ bool is_pinned(const void* pointer) {
   return address < next->first + next->second;
 }
 
-void record_pinned(const c10::DataPtr& data, const c10::Stream& stream) {
-  host_allocator().record_event(data.get(), data.get_context(), stream);
+bool record_pinned(const c10::DataPtr& data, const c10::Stream& stream) {
+  return host_allocator().record_event(data.get(), data.get_context(), stream);
 }
 
 void register_host_allocator() { at::setHostAllocator(kDeviceType, &host_allocator()); }

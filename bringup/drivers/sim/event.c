@@ -144,6 +144,11 @@ int32_t sim_event_query(void *self, int32_t index, uint64_t handle, int32_t *don
 }
 
 static int32_t wait_on_host(sim_device *d, sim_event *event) {
+  /* As in CUDA a host function may not wait for its device: the work it waits for may stand behind it. */
+  if (sim_on_worker_of(d) && !atomic_load_explicit(&event->done, memory_order_acquire)) {
+    drop(d, event);
+    return sim_fail(BRINGUP_INVALID, "a host function of device %d waits for unfinished work of that device", d->index);
+  }
   block_until_done(event);
   if (d->owner->options.roofline.enabled) sim_raise(&d->owner->host_floor_ns, event->time_ns);
   drop(d, event);
