@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup.kit.op_cases import Case, CaseResult, Status, op_name
 from bringup.kit.op_compare import Mismatch, Tolerance, check_distribution, compare, tolerance_override
@@ -26,8 +27,6 @@ UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 INDEPENDENT = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "rand", "uniform", "dropout")
 #: … but these drop whole channels at once.
 WHOLE_CHANNELS = ("dropout2d", "dropout3d", "feature_")
-#: More names of random ops; a result of few elements may not change with the seed by chance.
-RANDOM = (*INDEPENDENT, "fractional_max_pool", "multinomial", "rrelu", "lowrank", "attention")
 #: Runs that are pooled for a distribution.
 DISTRIBUTION_RUNS = 16
 #: Factorisations with free signs or phases: their OpInfo says what of the result is unique.
@@ -106,7 +105,6 @@ class _Subject:
     device: str
     override: Tolerance | None
     label: str = ""
-    may_be_random: bool = False
 
     def seeded(self, device: str, seed: int = SEED) -> Any:
         torch.manual_seed(seed)
@@ -137,13 +135,14 @@ class _Subject:
             self.agrees(expected, self.on_cpu(), "cpu")
         except Mismatch as error:
             raise CpuFails(f"CPU against itself: {error}") from None
-        for shift in range(1, 6):  # a small random result may repeat by chance
-            try:
-                self.agrees(expected, self.on_cpu(SEED + shift), "cpu")
-            except Mismatch:
-                return True
-            if shift == 1 and not self.may_be_random:
-                return False
+        with _DrawsNumbers() as drawn:
+            again = self.on_cpu(SEED + 1)
+        if drawn.yes:  # a small random result may repeat by chance
+            return True
+        try:
+            self.agrees(expected, again, "cpu")
+        except Mismatch:
+            return True
         return False
 
     def check(self, expected: Any, comparable: bool, random: bool) -> Any:
@@ -157,6 +156,16 @@ class _Subject:
             except Mismatch as error:
                 raise Mismatch(f"{self.label}the same seed gives two results: {error}") from None
         return actual
+
+
+class _DrawsNumbers(TorchDispatchMode):
+    """Whether anything inside the block drew random numbers, by PyTorch's own tags of its operators."""
+
+    yes = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.yes = self.yes or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -173,7 +182,6 @@ def _shifted_seeds(shift: int) -> Iterator[None]:
 def _check_forward(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:
     override = tolerance_override(op, getattr(torch, case.dtype), "forward")
     comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
-    random_by_name = any(word in op.name for word in RANDOM)
     distribution_due = any(word in op.name for word in INDEPENDENT) and not any(
         word in op.name for word in WHOLE_CHANNELS
     )
@@ -187,7 +195,7 @@ def _check_forward(op: Any, case: Case, setup: Setup, result: CaseResult) -> Non
                 value = op.op(*mine.args, **mine.kwargs)
             return value, (mine.args, mine.kwargs)
 
-        subject = _Subject(functional, setup.device, override, may_be_random=random_by_name)
+        subject = _Subject(functional, setup.device, override)
         expected = subject.on_cpu()
         random = comparable and subject.cpu_is_random(expected)
         try:
@@ -273,7 +281,6 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
     """Gradients of every differentiable input, for the same incoming gradient."""
     override = tolerance_override(op, getattr(torch, case.dtype), "backward")
     comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
-    random_by_name = any(word in op.name for word in RANDOM)
     for index, sample in _samples(op, case, setup, requires_grad=True):
         result.sample = index
         call = Call.of(op, sample)
@@ -288,7 +295,7 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
             incoming = copy_to(_incoming(outputs), device)
             return len(outputs), list(torch.autograd.grad(outputs, leaves, incoming, allow_unused=True))
 
-        subject = _Subject(gradients, setup.device, override, may_be_random=random_by_name)
+        subject = _Subject(gradients, setup.device, override)
         expected = subject.on_cpu()
         random = comparable and subject.cpu_is_random(expected)
         subject.check(expected, comparable, random)
