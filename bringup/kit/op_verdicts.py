@@ -161,7 +161,9 @@ class _Subject:
 class _DrawsNumbers(TorchDispatchMode):
     """Whether anything inside the block drew random numbers, by PyTorch's own tags of its operators."""
 
-    yes = False
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.yes = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.yes = self.yes or torch.Tag.nondeterministic_seeded in func.tags
