@@ -159,7 +159,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "xor": np.bitwise_xor,
     "shl": lambda a, b: _shift(a, b, left=True),
     "shr": lambda a, b: _shift(a, b, left=False),
-    "copysign": np.copysign,
+    "copysign": lambda a, b: np.where(np.isnan(b), np.abs(a), np.copysign(a, b)),  # the sign of a NaN is no value
     "nextafter": np.nextafter,
     "lt": np.less,
     "le": np.less_equal,
@@ -189,7 +189,7 @@ def binary(op: str, a: Array, b: Array, dtype: DType) -> Array:
     """
     a, b = np.asarray(a), np.asarray(b)
     if dtype.is_half and op == "nextafter":
-        return _next_half(*np.broadcast_arrays(a, b), dtype)
+        return _next_half(a, b, dtype)
     if op in _BINARY:
         result = _BINARY[op](a, b)
     elif dtype.is_float:
@@ -208,7 +208,7 @@ def cast(x: Array, source: DType, target: DType) -> Array:
     """
     x = np.asarray(x)
     if target is boolean:
-        return x != 0
+        return np.asarray(x != 0)
     if target.is_float:
         return round_values(x.astype(target.compute), target)
     if not source.is_float:

@@ -1,9 +1,9 @@
 """Value expressions: trees of typed, side-effect-free nodes; both sides of a Where are always evaluated.
 
-    >>> from bringup.ir.dtypes import float32
-    >>> x = Load("x", (AxisVar("i"),), float32)
-    >>> (x * 2.0 + 1.0).dtype
-    float32
+>>> from bringup.ir.dtypes import float32
+>>> x = Load("x", (AxisVar("i"),), float32)
+>>> (x * 2.0 + 1.0).dtype
+float32
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bringup.ir.dtypes import DType, boolean, decode, encode, int64, uint32, uin
 from bringup.ir.index import AxisVar, Bounded, Index, IndexLike, as_index
 from bringup.ir.ops import BINARY, UNARY
 
-Number: TypeAlias = Union[bool, int, float]
+Number: TypeAlias = bool | int | float
 ExprLike: TypeAlias = Union["Expr", bool, int, float]
 
 
@@ -245,6 +245,7 @@ class AsIndex(Bounded):
 def const(value: Number, dtype: DType) -> Const:
     """A constant of a type; floats are rounded to it, integers must fit.
 
+    >>> from bringup.ir.dtypes import float32
     >>> const(1, float32).value
     1.0
     """
@@ -263,6 +264,7 @@ def index_value(index: IndexLike | str) -> IndexValue:
 def unary(op: str, x: Expr) -> Unary:
     """An op of the table ops.UNARY by name; an unknown one is refused.
 
+    >>> from bringup.ir.dtypes import float32
     >>> unary("exp", const(0.0, float32)).dtype
     float32
     """
@@ -274,6 +276,7 @@ def unary(op: str, x: Expr) -> Unary:
 def binary(op: str, a: Expr, b: ExprLike) -> Binary:
     """An op of the table ops.BINARY by name; a number becomes a constant of a's type.
 
+    >>> from bringup.ir.dtypes import float32
     >>> binary("max", const(0.0, float32), 1.0).dtype
     float32
     """

@@ -43,7 +43,7 @@ def _fma64_exact(a: float, b: float, c: float) -> float:
     try:
         return exact.numerator / exact.denominator  # Python's integer division rounds correctly
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def _fma64(a: Array, b: Array, c: Array) -> Array:

@@ -36,9 +36,6 @@ class Index:
     def __add__(self, other: IndexLike) -> Index:
         return add(self, as_index(other))
 
-    def __radd__(self, other: int) -> Index:
-        return add(as_index(other), self)
-
     def __sub__(self, other: IndexLike) -> Index:
         return add(self, multiply(Int(-1), as_index(other)))
 
@@ -51,14 +48,13 @@ class Index:
     def __mul__(self, other: IndexLike) -> Index:
         return multiply(self, as_index(other))
 
-    def __rmul__(self, other: int) -> Index:
-        return multiply(as_index(other), self)
-
     def __floordiv__(self, other: IndexLike) -> Index:
         return floor_divide(self, as_index(other))
 
     def __mod__(self, other: IndexLike) -> Index:
         return modulo(self, as_index(other))
+
+    __radd__, __rmul__ = __add__, __mul__
 
 
 @dataclass(frozen=True)
@@ -173,8 +169,6 @@ def add(a: Index, b: Index) -> Index:
     >>> add(AxisVar("i"), Int(0))
     AxisVar(name='i')
     """
-    if isinstance(a, Int) and isinstance(b, Int):
-        return Int(a.value + b.value)
     total = terms_of(a)
     for factors, value in terms_of(b).items():
         total[factors] = total.get(factors, 0) + value
@@ -256,11 +250,9 @@ def minimum(a: IndexLike, b: IndexLike) -> Index:
     >>> minimum(3, 5)
     Int(value=3)
     """
-    a, b = as_index(a), as_index(b)
+    a, b = sorted((as_index(a), as_index(b)), key=lambda index: index.key)
     difference = a - b
-    if isinstance(difference, Int):
-        return a if difference.value <= 0 else b
-    return Min(*sorted((a, b), key=lambda index: index.key))
+    return (a if difference.value <= 0 else b) if isinstance(difference, Int) else Min(a, b)
 
 
 def maximum(a: IndexLike, b: IndexLike) -> Index:
@@ -269,11 +261,9 @@ def maximum(a: IndexLike, b: IndexLike) -> Index:
     >>> maximum(AxisVar("i"), AxisVar("i") + 1) == AxisVar("i") + 1
     True
     """
-    a, b = as_index(a), as_index(b)
+    a, b = sorted((as_index(a), as_index(b)), key=lambda index: index.key)
     difference = a - b
-    if isinstance(difference, Int):
-        return a if difference.value >= 0 else b
-    return Max(*sorted((a, b), key=lambda index: index.key))
+    return (a if difference.value >= 0 else b) if isinstance(difference, Int) else Max(a, b)
 
 
 def rebuild(index: Index, leaf: Callable[[Index], Index]) -> Index:
@@ -288,8 +278,8 @@ def rebuild(index: Index, leaf: Callable[[Index], Index]) -> Index:
         new = {factor: rebuild(factor, leaf) for factors, _ in index.terms for factor in factors}
         if all(factor is replaced for factor, replaced in new.items()):
             return index
-        products = (reduce(multiply, [new[f] for f in factors], Int(value)) for factors, value in index.terms)
-        return reduce(add, products, Int(0))
+        products = (reduce(multiply, [new[f] for f in factors], as_index(value)) for factors, value in index.terms)
+        return reduce(add, products, as_index(0))
     if isinstance(index, FloorDiv):
         return floor_divide(rebuild(index.a, leaf), rebuild(index.b, leaf))
     if isinstance(index, Mod):

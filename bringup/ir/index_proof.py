@@ -52,9 +52,10 @@ class Facts:
         """These facts inside a loop over more axes; a loop's body runs only if its extents are at least 1."""
         sizes = dict(self.sizes)
         for extent in axes.values():
-            if isinstance(extent, Size):
-                low, high = sizes.get(extent.name, (0, None))
-                sizes[extent.name] = (max(low or 0, 1), high)
+            for name in _factors_of_product(extent):  # a product of sizes is at least 1 only if each is
+                low, high = sizes.get(name, (0, None))
+                if low is not None:
+                    sizes[name] = (max(low, 1), high)
         positive = tuple(extent - 1 for extent in axes.values() if not isinstance(extent, (Int, Size)))
         return replace(
             self,
@@ -102,9 +103,8 @@ class Facts:
             if isinstance(rest, Int):
                 if rest.value >= 0:
                     return True
-            elif set(_atoms(rest)) < set(_atoms(index)) or len(terms_of(rest)) < len(terms_of(index)):
-                if self._prove(rest, depth - 1):
-                    return True
+            elif _shorter(rest, index) and self._prove(rest, depth - 1):
+                return True
         return False
 
     def _prove_by_range(self, index: Index, depth: int) -> bool:
@@ -263,6 +263,23 @@ class Facts:
 
 def _atoms(index: Index) -> list[Index]:
     return [factor for factors in terms_of(index) for factor in factors]
+
+
+def _factors_of_product(index: Index) -> list[str]:
+    """The sizes of an index that is a product of sizes (and a positive number)."""
+    terms = terms_of(index)
+    if len(terms) != 1 or min(terms.values()) < 0:
+        return []
+    (factors,) = terms
+    return [factor.name for factor in factors if isinstance(factor, Size)] if _all_sizes(factors) else []
+
+
+def _all_sizes(factors: tuple[Index, ...]) -> bool:
+    return all(isinstance(factor, Size) for factor in factors)
+
+
+def _shorter(a: Index, b: Index) -> bool:
+    return set(_atoms(a)) < set(_atoms(b)) or len(terms_of(a)) < len(terms_of(b))
 
 
 def _rejoin(index: Index) -> Index:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from bringup.ir import arithmetic
+from bringup.ir.arguments import InterpretError, bind_sizes, param_values
 from bringup.ir.dtypes import Array, DType, from_storage, to_storage
 from bringup.ir.expr import (
     AsIndex,
@@ -53,68 +54,23 @@ from bringup.ir.philox import philox
 _CHUNK = 1 << 20  # values of a reduction computed at a time: bounds memory, changes no result
 
 
-class InterpretError(ValueError):
-    """Arguments that do not fit the kernel, or an access outside its buffer (which the verifier excludes)."""
-
-
-def bind_sizes(
-    kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """The sizes of a launch: those given, and those that shapes and strides of the arrays show; checks all shapes.
-
-    >>> from bringup.ir.dtypes import float32
-    >>> from bringup.ir.kernel import dense
-    >>> bind_sizes(Kernel("k", buffers=(dense("x", float32, (Size("n"),), "in"),)), {"x": np.zeros(3, np.float32)})
-    {'n': 3}
-    """
-    known = dict(sizes or {})
-    for buffer in kernel.buffers:
-        array = buffers[buffer.name]
-        if array.dtype != buffer.dtype.storage or array.ndim != len(buffer.shape):
-            raise InterpretError(
-                f"{kernel.name}: {buffer.name} is {array.dtype} with {array.ndim} dimensions, "
-                f"the kernel wants {buffer.dtype.storage} with {len(buffer.shape)}"
-            )
-        for index, extent in zip(buffer.shape, array.shape):
-            if isinstance(index, Size):
-                known.setdefault(index.name, extent)
-        for index, stride in zip(buffer.strides, array.strides):
-            if isinstance(index, Size):
-                known.setdefault(index.name, stride // array.itemsize)
-    for buffer in kernel.buffers:
-        shape = tuple(evaluate_sizes(index, known) for index in buffer.shape)
-        if shape != buffers[buffer.name].shape:
-            raise InterpretError(f"{kernel.name}: {buffer.name} has shape {buffers[buffer.name].shape}, wanted {shape}")
-    for declared in kernel.sizes:
-        value = known.get(declared.name)
-        if value is None:
-            raise InterpretError(f"{kernel.name}: size {declared.name} is not given and no shape shows it")
-        if (declared.low is not None and value < declared.low) or (declared.high is not None and value > declared.high):
-            raise InterpretError(f"{kernel.name}: size {declared.name} = {value} is outside its declared range")
-    return known
-
-
-def param_values(kernel: Kernel, params: Mapping[str, Number] | None) -> dict[str, Array]:
-    """The scalar arguments in their declared types.
-
-    >>> param_values(Kernel("k"), None)
-    {}
-    """
-    given = params or {}
-    missing = [p.name for p in kernel.params if p.name not in given]
-    if missing:
-        raise InterpretError(f"{kernel.name}: no value for {', '.join(missing)}")
-    with np.errstate(all="ignore"):
-        return {p.name: from_storage(to_storage(np.asarray(given[p.name]), p.dtype), p.dtype) for p in kernel.params}
-
-
 @dataclass(frozen=True)
 class _Frame:
-    """Where execution stands: positions on axes, bound values, and the extents of the vectorised axes (inner first)."""
+    """Where execution stands: positions on axes, bound values, and the extents of the vectorised axes (inner first).
+
+    Where the mask is false no index is checked: a guard further out says that nothing happens there.
+    """
 
     axes: dict[str, Any] = field(default_factory=dict)
     names: dict[str, Array] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
+    mask: Array | None = None
+
+    def masked(self, mask: Array | None) -> _Frame:
+        """This frame under a guard."""
+        if mask is None:
+            return self
+        return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
     def along(self, axis: str, positions: Array) -> _Frame:
         """A frame with one more vectorised axis, in front."""
@@ -132,7 +88,7 @@ class _Machine:
     def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: dict[str, int], params: dict[str, Array]):
         self.kernel = kernel
         self.arrays: dict[str, Array] = dict(buffers)
-        self.dtypes: dict[str, DType] = {b.name: b.dtype for b in (*kernel.buffers, *kernel.locals)}
+        self.dtypes: dict[str, DType] = {b.name: b.dtype for b in kernel.memories}
         self.local_names = {local.name for local in kernel.locals}
         self.sizes = sizes
         self.params = params
@@ -207,13 +163,14 @@ class _Machine:
         if isinstance(expr, Unary):
             return arithmetic.unary(expr.op, self.value(expr.x, frame), expr.x.dtype)
         if isinstance(expr, Fma):
-            return fma(*(self.value(e, frame) for e in (expr.a, expr.b, expr.c)), expr.dtype)
+            return fma(self.value(expr.a, frame), self.value(expr.b, frame), self.value(expr.c, frame), expr.dtype)
         if isinstance(expr, Where):
             return np.where(*(self.value(e, frame) for e in (expr.condition, expr.yes, expr.no)))
         if isinstance(expr, Cast):
             return arithmetic.cast(self.value(expr.x, frame), expr.x.dtype, expr.type)
         if isinstance(expr, Philox):
-            return philox(*(self.value(e, frame) for e in (expr.seed, expr.offset, expr.counter)), expr.bits)
+            seed, offset, counter = (self.value(e, frame) for e in (expr.seed, expr.offset, expr.counter))
+            return philox(seed, offset, counter, expr.bits)
         assert isinstance(expr, IndexValue)
         places, _ = self.places((expr.index,), frame, None)
         return np.asarray(places[0], dtype=np.int64)
@@ -229,13 +186,14 @@ class _Machine:
                 return self.sizes[atom.name]
             assert isinstance(atom, AsIndex)
             extent = int(evaluate(atom.extent, leaf))
-            value = self.value(atom.value, frame)
+            value = self.value(atom.value, frame.masked(mask))
             inside = (value >= (-extent if atom.mode == "wrap" else 0)) & (value < extent)
             place = np.where(inside, value, 0).astype(np.int64)
             if atom.mode == "skip":
                 mask = inside if mask is None else mask & inside
             else:
-                wrong = ~inside if mask is None else ~inside & mask
+                checked = frame.masked(mask).mask
+                wrong = ~inside if checked is None else ~inside & checked
                 if np.any(wrong):
                     bad = np.broadcast_to(value, wrong.shape)[wrong][0]
                     raise IndexError(f"{self.kernel.name}: index {bad} is out of bounds for a dimension of {extent}")
@@ -281,12 +239,14 @@ class _Machine:
         if mask is not None and not np.any(mask):
             return
         index = self.access(stmt.buffer, places, mask, frame)
-        value = self.value(stmt.value, frame)
+        value = self.value(stmt.value, frame.masked(mask))
         # Full size, then the axes outermost first: the order of nested loops.
         everywhere = np.ones(frame.shape, np.bool_) if mask is None else np.broadcast_to(mask, frame.shape)
         here = everywhere.T
         flat = tuple(np.broadcast_to(place, frame.shape).T[here] for place in index)
         values = np.broadcast_to(value, frame.shape).T[here]
+        if not flat:  # a single number
+            array, flat = array.reshape(1), (np.zeros(values.size, np.int64),)
         if stmt.combine is None:
             array[flat] = to_storage(values, dtype)
         elif stmt.mode == "unique":

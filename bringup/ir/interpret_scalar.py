@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from bringup.ir import arithmetic
+from bringup.ir.arguments import InterpretError, bind_sizes, param_values
 from bringup.ir.dtypes import Array, DType, from_storage, to_storage
 from bringup.ir.expr import AsIndex, Binary, Cast, Const, Expr, Fma, IndexValue, Load, Name, Number, Param, Unary, Where
 from bringup.ir.expr import Philox as PhiloxExpr
 from bringup.ir.fused_multiply_add import fma
 from bringup.ir.index import AxisVar, Index, Size, evaluate, evaluate_sizes
-from bringup.ir.interpret import InterpretError, bind_sizes, multiply_add, param_values
-from bringup.ir.kernel import Axis, Block, Contract, Kernel, Let, Loop, Reduce, Scan, Stmt, Store
+from bringup.ir.interpret import multiply_add
+from bringup.ir.kernel import Axis, Block, Contract, Kernel, Let, Reduce, Scan, Stmt, Store
 from bringup.ir.ops import BINARY, UNARY
 from bringup.ir.philox import philox
 
@@ -45,7 +46,7 @@ class _Point:
         self.kernel, self.sizes, self.params = kernel, sizes, params
         self.buffers = dict(buffers)
         self.locals: dict[str, dict[tuple[int, ...], Any]] = {}
-        self.dtypes: dict[str, DType] = {b.name: b.dtype for b in (*kernel.buffers, *kernel.locals)}
+        self.dtypes: dict[str, DType] = {b.name: b.dtype for b in kernel.memories}
         self.shapes = {name: array.shape for name, array in buffers.items()} | {x.name: x.shape for x in kernel.locals}
         self.axes: dict[str, int] = {}
         self.names: dict[str, Any] = {}
@@ -208,11 +209,11 @@ class _Point:
     def store(self, stmt: Store) -> None:
         if stmt.guard is not None and not self.value(stmt.guard):
             return
-        value, dtype = self.value(stmt.value), self.dtypes[stmt.buffer]
         try:
             place = self.at(stmt.buffer, stmt.indices)
         except _Skip:
             return
+        value, dtype = self.value(stmt.value), self.dtypes[stmt.buffer]
         if stmt.buffer in self.locals:
             memory = self.locals[stmt.buffer]
             memory[place] = value if stmt.combine is None else self.combined(stmt.combine, memory[place], value, dtype)

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, Union
+from typing import Literal, TypeAlias
 
 from bringup.ir.dtypes import DType
-from bringup.ir.expr import Expr, Load, Name
+from bringup.ir.expr import Expr, Load
 from bringup.ir.index import AxisVar, Index, IndexLike, Int, Size, as_index
 
 AxisKind: TypeAlias = Literal["parallel", "reduce", "sequential"]
@@ -205,7 +205,7 @@ class Store:
     guard: Expr | None = None
 
 
-Stmt: TypeAlias = Union[Let, Reduce, Scan, Loop, Contract, Store]
+Stmt: TypeAlias = Let | Reduce | Scan | Loop | Contract | Store
 Block: TypeAlias = "tuple[Stmt, ...]"
 
 
@@ -223,14 +223,19 @@ class Kernel:
 
     def buffer(self, name: str) -> Buffer | Local | None:
         """The buffer or Local of a name."""
-        return next((b for b in (*self.buffers, *self.locals) if b.name == name), None)
+        return next((memory for memory in self.memories if memory.name == name), None)
+
+    @property
+    def memories(self) -> tuple[Buffer | Local, ...]:
+        """The buffers, then the Locals."""
+        return self.buffers + self.locals
 
 
 def statements(block: Block) -> Iterator[Stmt]:
     """Every statement of a block and of the blocks inside, in text order.
 
-    >>> [type(s).__name__ for s in statements((Loop(Axis("i", Int(2)), (Store("y", (), Name("v", None)),)),))]
-    ['Loop', 'Store']
+    >>> [type(s).__name__ for s in statements((Loop(Axis("i", Int(2)), (Let("t", None),)),))]
+    ['Loop', 'Let']
     """
     for stmt in block:
         yield stmt

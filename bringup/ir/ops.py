@@ -116,7 +116,7 @@ BINARY = _table(
         ("xor", "biu", "bitwise"),
         ("shl", "iu", "a × 2^b, wrapped; b outside 0 … bits - 1 gives 0"),
         ("shr", "iu", "a / 2^b rounded down; b outside 0 … bits - 1 gives 0, or -1 for negative a"),
-        ("copysign", "f", "|a| with the sign bit of b"),
+        ("copysign", "f", "|a| with the sign bit of b; positive if b is NaN"),
         ("nextafter", "f", "the next number from a towards b; in half types the next half"),
         ("lt", "biuf?", "a < b"),
         ("le", "biuf?", "a <= b"),

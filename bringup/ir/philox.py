@@ -41,4 +41,4 @@ def philox(seed: Array, offset: Array, counter: Array, bits: int) -> Array:
         return np.where(lane < 2, low, high).astype(np.uint32)
     lanes = philox_block(seed, offset, counter >> np.uint64(1))
     even = (counter & np.uint64(1)) == 0
-    return np.where(even, lanes[0] | lanes[1] << _32, lanes[2] | lanes[3] << _32)
+    return np.asarray(np.where(even, lanes[0] | lanes[1] << _32, lanes[2] | lanes[3] << _32))

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 import numpy as np
 
+from bringup.ir.arguments import InterpretError, bind_sizes
 from bringup.ir.dtypes import Array, DType
 from bringup.ir.expr import Number
 from bringup.ir.index import Index, Size, atoms, evaluate_sizes
-from bringup.ir.interpret import InterpretError, bind_sizes, run
+from bringup.ir.interpret import run
 from bringup.ir.kernel import Kernel
 
 
@@ -51,7 +52,7 @@ class ReadBack:
     tensor: str
 
 
-Step: TypeAlias = Union[Launch, ReadBack]
+Step: TypeAlias = Launch | ReadBack
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,121 @@
+"""Properties over random kernels: every part of the IR agrees with every other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from bringup.ir.bad_kernels import bad_kernels
+from bringup.ir.bits import same_bits
+from bringup.ir.cost import cost
+from bringup.ir.expr import Binary
+from bringup.ir.fuse import Limits, Refusal, fuse
+from bringup.ir.interpret import run
+from bringup.ir.interpret_scalar import run_scalar
+from bringup.ir.kernel import Axis, Kernel, Store
+from bringup.ir.parser import parse
+from bringup.ir.printer import kernel_text
+from bringup.ir.random_kernel import cases
+from bringup.ir.simplify import simplify
+from bringup.ir.verify import VerifyError, verify
+
+SOME = settings(max_examples=80, deadline=None)
+BAD = list(bad_kernels())
+
+
+def outcome(runs, kernel, case):
+    arrays = case.fresh_inputs()
+    runs(kernel, arrays, case.sizes, case.params)
+    return arrays
+
+
+def assert_same(kernel, left, right):
+    for buffer in kernel.buffers:
+        assert same_bits(left[buffer.name], right[buffer.name], buffer.dtype), buffer.name
+
+
+@given(cases())
+@SOME
+def test_verified_and_read_back(case):
+    verify(case.kernel)
+    assert parse(kernel_text(case.kernel)) == case.kernel
+
+
+@given(cases(functions=True))
+@SOME
+def test_vectorised_and_scalar_runs_agree(case):
+    assert_same(case.kernel, outcome(run, case.kernel, case), outcome(run_scalar, case.kernel, case))
+
+
+@given(cases(functions=True))
+@SOME
+def test_simplify_keeps_every_bit(case):
+    simple = simplify(case.kernel)
+    verify(simple)
+    assert parse(kernel_text(simple)) == simple
+    assert_same(case.kernel, outcome(run, case.kernel, case), outcome(run, simple, case))
+
+
+@given(cases())
+@SOME
+def test_cost_bounds_what_happens(case):
+    counts = run_scalar(case.kernel, case.fresh_inputs(), case.sizes, case.params)
+    numbers = cost(case.kernel).evaluate(case.sizes)
+    sizes = {buffer.name: buffer.dtype.size for buffer in case.kernel.buffers}
+    read = sum(sizes[name] for name, _ in counts.read)
+    written = sum(sizes[name] for name, _ in counts.written)
+    assert counts.flops <= numbers.flops
+    assert counts.transcendentals <= numbers.transcendentals
+    assert read <= numbers.read
+    assert written <= numbers.written
+
+
+@given(cases(functions=True))
+@SOME
+def test_fused_equals_unfused(case):
+    """A random producer and a consumer that turns its result around: one kernel or two, the same bits."""
+    producer = case.kernel
+    result = producer.buffer("result")
+    axes = tuple(Axis(f"q{at}", extent) for at, extent in enumerate(result.shape))
+    here = tuple(axis.var for axis in axes)
+    consumer = Kernel(
+        "turn",
+        sizes=producer.sizes,
+        buffers=(replace(result, role="in"), replace(result, name="turned", shape=result.shape[::-1], role="out")),
+        axes=axes,
+        body=(Store("turned", here[::-1], Binary("max", result[here], result[here])),),
+    )
+    verify(consumer)
+    fused = fuse(producer, consumer, "result", limits=Limits(pointers=99, local_bytes=1 << 20))
+    outputs = [buffer for buffer in producer.buffers if buffer.role != "in"]
+    if len(outputs) > 1 or outputs[0].role == "inout":
+        assert isinstance(fused, Refusal)
+        return
+    assert isinstance(fused, Kernel), fused
+    arrays = case.fresh_inputs()
+    apart, together = (np.zeros(arrays["result"].shape[::-1], result.dtype.storage) for _ in range(2))
+    run(fused, {**case.fresh_inputs(), "turned": together}, case.sizes, case.params)
+    run(producer, arrays, case.sizes, case.params)
+    run(consumer, {"result": arrays["result"], "turned": apart}, case.sizes)
+    assert same_bits(apart, together, result.dtype)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=[bad.what for bad in BAD])
+def test_bad_kernels_are_rejected(bad):
+    with pytest.raises(VerifyError) as caught:
+        verify(bad.kernel)
+    assert caught.value.rule == bad.rule
+    if caught.value.stmt is not None:
+        assert "\n-->" in str(caught.value)
+
+
+def test_the_same_seed_gives_the_same_arrays():
+    import random
+
+    from bringup.ir.random_kernel import random_case
+
+    one, two = random_case(random.Random(3)), random_case(random.Random(3))
+    assert all(
+        np.array_equal(one.inputs[k], two.inputs[k], equal_nan=one.inputs[k].dtype.kind == "f") for k in one.inputs
+    )
