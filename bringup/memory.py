@@ -86,10 +86,32 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 def memory_snapshot(device: Device = None) -> list[dict[str, Any]]:
     """The allocator's segments and blocks; of all opened devices if none is given."""
-    if device is not None:
-        return _C.memory_snapshot(device_index(device))
-    opened = (index for index in range(_C.device_count()) if _C.is_open(index))
-    return [segment for index in opened for segment in _C.memory_snapshot(index)]
+    indices = [i for i in range(_C.device_count()) if _C.is_open(i)] if device is None else [device_index(device)]
+    return [_segment(index, *segment) for index in indices for segment in _C.memory_segments(index)]
+
+
+def _segment(
+    device: int, address: int, size: int, stream: int, large: bool, blocks: list[tuple[int, int, int, bool, bool]]
+) -> dict[str, Any]:
+    """One segment with torch.cuda's names."""
+    return {
+        "device": device,
+        "address": address,
+        "total_size": size,
+        "stream": stream,
+        "segment_type": "large" if large else "small",
+        "allocated_size": sum(nbytes for _, nbytes, _, allocated, _ in blocks if allocated),
+        "active_size": sum(nbytes for _, nbytes, _, _, active in blocks if active),
+        "blocks": [
+            {
+                "address": start,
+                "size": nbytes,
+                "requested_size": requested,
+                "state": "active_allocated" if allocated else "active_pending_free" if active else "inactive",
+            }
+            for start, nbytes, requested, allocated, active in blocks
+        ],
+    }
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:

@@ -200,3 +200,23 @@ def test_the_module_has_what_torch_cuda_has(device: str) -> None:
     properties = module.get_device_properties()
     assert properties.total_memory == module.mem_get_info()[1]
     assert bringup.fallbacks() is not None
+
+
+def test_copies_that_the_cpu_does_are_in_the_ledger(run_python: Any) -> None:
+    code = """
+import torch, bringup
+x = torch.ones(3, 2, device="dictmem")
+bringup.reset_fallbacks()
+x.t().contiguous(); x.double(); x.clone()
+row = next(row for row in bringup.fallbacks() if row.op == "aten::copy_")
+assert row.calls == 2 and row.bytes > 0, row
+bringup.fallback_policy("error")
+try:
+    x.double()
+except NotImplementedError as error:
+    print(error)
+print(x.cpu().double().sum().item())
+"""
+    out = run_python(code, env={"BRINGUP_DRIVERS": DICTMEM}).stdout
+    assert out.startswith("aten::copy_ has no kernel on dictmem:0")
+    assert out.endswith("6.0\n")

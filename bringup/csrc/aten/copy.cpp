@@ -113,6 +113,10 @@ void general_copy(const Tensor& to, const Tensor& from) {
   HostCall call("aten::copy_");
   call.add(to, HostCall::Accept::any);
   call.add(from, HostCall::Accept::any);
+  static OpRecord& record = op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
+  const bool library = call.device().spec().host_library != 0;
+  std::optional<Fallback> fallback; // with a CPU tensor on one side the CPU takes part anyway
+  if (!library && on_device(to) && on_device(from)) fallback.emplace(record, call.index());
   call.prepare();
   Tensor target = call.stand_in(to);
   const Tensor source = call.stand_in(from);
@@ -121,10 +125,8 @@ void general_copy(const Tensor& to, const Tensor& from) {
     at::_ops::copy_::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), target, source, false);
   }
   call.write_back(to, target);
-  if (call.device().spec().host_library && charges(call.device())) {
-    static OpRecord& record = op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
-    charge(call.device(), record, {from}, {to});
-  }
+  if (fallback) fallback->done(call.bytes_moved());
+  if (library && charges(call.device())) charge(call.device(), record, {from}, {to});
 }
 
 void between_devices(const Tensor& to, const Tensor& from, bool non_blocking) {

@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -143,6 +144,13 @@ OpRecord& op_record(const c10::FunctionSchema& schema) {
   return *slot.record;
 }
 
+namespace {
+
+uint64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 void note_fallback(OpRecord& op, int device) {
   const Policy policy = op.policy();
   const std::string where = Registry::get().type_name + ":" + std::to_string(device);
@@ -163,6 +171,19 @@ void note_fallback(OpRecord& op, int device) {
     std::unique_lock<std::shared_mutex> lock(book().mutex);
     op.stack = std::move(stack);
   }
+}
+
+} // namespace
+
+Fallback::Fallback(OpRecord& op, int device) : op_(op) {
+  note_fallback(op, device);
+  started_ = now();
+}
+
+void Fallback::done(uint64_t bytes_moved) {
+  op_.calls.fetch_add(1, std::memory_order_relaxed);
+  op_.bytes.fetch_add(bytes_moved, std::memory_order_relaxed);
+  op_.nanoseconds.fetch_add(now() - started_, std::memory_order_relaxed);
 }
 
 std::vector<LedgerRow> ledger_rows() {

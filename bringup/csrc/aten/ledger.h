@@ -47,8 +47,16 @@ struct OpRecord {
 
 OpRecord& op_record(const c10::FunctionSchema& schema);
 
-// Before a fallback: applies the policy (warns, or raises an error that names the op) and notes the first stack.
-void note_fallback(OpRecord& op, int device);
+// One fallback. Begins with the policy (warns, or raises an error that names the op) and the first stack.
+class Fallback {
+ public:
+  Fallback(OpRecord& op, int device);
+  void done(uint64_t bytes_moved);
+
+ private:
+  OpRecord& op_;
+  uint64_t started_;
+};
 
 struct LedgerRow {
   std::string op, stack;

@@ -4,8 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <chrono>
-
 #include "torch/generator.h"
 
 namespace bringup {
@@ -60,11 +58,6 @@ at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex inde
   return at::make_generator<at::CPUGeneratorImpl>(state.seed * 0x9E3779B97F4A7C15ULL + state.offset);
 }
 
-uint64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 } // namespace
 
 void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::DispatchKey cpu_key, torch::jit::Stack* stack) {
@@ -88,8 +81,8 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
                               call.device().label(), ", and none on the CPU (", c10::toString(cpu_key),
                               ") to fall back to");
   const bool library = translated([&] { return call.device().spec().host_library != 0; });
-  if (!library) note_fallback(record, call.index());
-  const uint64_t started = library ? 0 : now();
+  std::optional<Fallback> fallback;
+  if (!library) fallback.emplace(record, call.index());
 
   call.prepare();
   c10::SmallVector<c10::IValue, 8> originals(stack->begin() + first, stack->end());
@@ -146,9 +139,7 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
     }
     return;
   }
-  record.calls.fetch_add(1, std::memory_order_relaxed);
-  record.bytes.fetch_add(call.bytes_moved(), std::memory_order_relaxed);
-  record.nanoseconds.fetch_add(now() - started, std::memory_order_relaxed);
+  fallback->done(call.bytes_moved());
 }
 
 void route(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -112,31 +112,13 @@ py::dict device_spec(int index) {
   return fields;
 }
 
-py::list memory_snapshot(int index) {
+py::list memory_segments(int index) {
   py::list segments;
   for (const SegmentSnapshot& segment : device_at(index).memory().snapshot()) {
-    py::dict row;
-    row["device"] = index;
-    row["address"] = segment.address;
-    row["total_size"] = segment.size;
-    row["stream"] = segment.stream;
-    row["segment_type"] = segment.large ? "large" : "small";
-    uint64_t allocated = 0, active = 0;
     py::list blocks;
-    for (const BlockSnapshot& block : segment.blocks) {
-      py::dict entry;
-      entry["address"] = block.address;
-      entry["size"] = block.size;
-      entry["requested_size"] = block.requested;
-      entry["state"] = block.allocated ? "active_allocated" : block.active ? "active_pending_free" : "inactive";
-      if (block.allocated) allocated += block.size;
-      if (block.active) active += block.size;
-      blocks.append(entry);
-    }
-    row["allocated_size"] = allocated;
-    row["active_size"] = active;
-    row["blocks"] = blocks;
-    segments.append(row);
+    for (const BlockSnapshot& block : segment.blocks)
+      blocks.append(py::make_tuple(block.address, block.size, block.requested, block.allocated, block.active));
+    segments.append(py::make_tuple(segment.address, segment.size, segment.stream, segment.large, blocks));
   }
   return segments;
 }
@@ -236,7 +218,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("sleep", &sleep, NoGil());
   module.def("host_function", &host_function);
 
-  module.def("memory_snapshot", &memory_snapshot);
+  module.def("memory_segments", &memory_segments);
   module.def("memory_summary", [](int device) { return device_at(device).memory().summary(); });
   module.def("set_memory_fraction", [](int device, double fraction) {
     TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "a memory fraction lies between 0 and 1, got ", fraction);
