@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from bringup.kit.op_cases import Case, CaseResult, Status, op_name
 from bringup.kit.op_compare import Mismatch, Tolerance, check_distribution, compare, tolerance_override
@@ -308,7 +308,8 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
 def _incoming(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """A gradient for each output: numbers that depend on its shape and dtype alone."""
     generator = torch.Generator().manual_seed(SEED)
-    return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in outputs]
+    with _disable_current_modes():  # these numbers are ours, not the operator's
+        return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in outputs]
 
 
 def _check_error(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:
