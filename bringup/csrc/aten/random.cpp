@@ -72,6 +72,22 @@ void fill_floating(const Tensor& self, const char* op, F32&& draw32, F64&& draw6
     fill_elements<float>(self, draw32);
 }
 
+// Unit draws of philox.h, then `scale(values, count)` to what the op's arguments ask for.
+template <class T>
+using Draw = void (*)(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, T* out);
+
+template <class Scale>
+void fill_scaled(const Tensor& self, const char* op, const PhiloxState& state, Draw<float> draw32, Draw<double> draw64,
+                 Scale&& scale) {
+  auto filling = [&](auto draw) {
+    return [&state, &scale, draw](int64_t begin, int64_t count, auto* out) {
+      draw(state.seed, state.offset, begin, count, out);
+      scale(out, count);
+    };
+  };
+  fill_floating(self, op, filling(draw32), filling(draw64));
+}
+
 // ---- uniform, normal and what follows from them ----
 
 Tensor& uniform_(Tensor& self, double from, double to, OptionalGenerator generator) {
@@ -105,16 +121,7 @@ Tensor& uniform_(Tensor& self, double from, double to, OptionalGenerator generat
       out[i] = kept < high || low == high ? value : low; // rounding must not reach the open end
     }
   };
-  fill_floating(
-      self, "uniform_",
-      [&](int64_t begin, int64_t count, float* out) {
-        philox_uniform_f32(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      },
-      [&](int64_t begin, int64_t count, double* out) {
-        philox_uniform_f64(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      });
+  fill_scaled(self, "uniform_", state, philox_uniform_f32, philox_uniform_f64, scale);
   return self;
 }
 
@@ -124,16 +131,7 @@ void fill_normal(const Tensor& self, double mean, double deviation, const Philox
     const T shift = static_cast<T>(mean), factor = static_cast<T>(deviation);
     for (int64_t i = 0; i < count; ++i) out[i] = out[i] * factor + shift;
   };
-  fill_floating(
-      self, "normal_",
-      [&](int64_t begin, int64_t count, float* out) {
-        philox_normal_f32(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      },
-      [&](int64_t begin, int64_t count, double* out) {
-        philox_normal_f64(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      });
+  fill_scaled(self, "normal_", state, philox_normal_f32, philox_normal_f64, scale);
 }
 
 Tensor& normal_(Tensor& self, double mean, double deviation, OptionalGenerator generator) {
@@ -154,16 +152,7 @@ Tensor& exponential_(Tensor& self, double rate, OptionalGenerator generator) {
   auto scale = [&]<class T>(T* out, int64_t count) {
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(out[i] / rate);
   };
-  fill_floating(
-      self, "exponential_",
-      [&](int64_t begin, int64_t count, float* out) {
-        philox_exponential_f32(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      },
-      [&](int64_t begin, int64_t count, double* out) {
-        philox_exponential_f64(state.seed, state.offset, begin, count, out);
-        scale(out, count);
-      });
+  fill_scaled(self, "exponential_", state, philox_exponential_f32, philox_exponential_f64, scale);
   return self;
 }
 
