@@ -43,6 +43,18 @@ class Expr:
     def __truediv__(self, other: ExprLike) -> Expr:
         return Binary("div", self, self._lift(other))
 
+    def __radd__(self, other: Number) -> Expr:
+        return Binary("add", self._lift(other), self)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return Binary("sub", self._lift(other), self)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return Binary("mul", self._lift(other), self)
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return Binary("div", self._lift(other), self)
+
     def __and__(self, other: ExprLike) -> Expr:
         return Binary("and", self, self._lift(other))
 
@@ -51,6 +63,9 @@ class Expr:
 
     def __neg__(self) -> Expr:
         return Unary("neg", self)
+
+    def __invert__(self) -> Expr:
+        return Unary("not", self)
 
     def __lt__(self, other: ExprLike) -> Expr:
         return Binary("lt", self, self._lift(other))

@@ -66,8 +66,11 @@ class Buffer:
 
     def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
         """A Load of one element."""
-        places = indices if isinstance(indices, tuple) else (indices,)
-        return Load(self.name, tuple(as_index(place) for place in places), self.dtype)
+        return self.at(*(indices if isinstance(indices, tuple) else (indices,)))
+
+    def at(self, *indices: IndexLike) -> Load:
+        """A Load of one element; for indices that come in parts: ``x.at(*outer, j)``."""
+        return Load(self.name, tuple(as_index(index) for index in indices), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,11 @@ class Local:
 
     def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
         """A Load of one element."""
-        places = indices if isinstance(indices, tuple) else (indices,)
-        return Load(self.name, tuple(as_index(place) for place in places), self.dtype)
+        return self.at(*(indices if isinstance(indices, tuple) else (indices,)))
+
+    def at(self, *indices: IndexLike) -> Load:
+        """A Load of one element; for indices that come in parts: ``x.at(*outer, j)``."""
+        return Load(self.name, tuple(as_index(index) for index in indices), self.dtype)
 
     @property
     def nbytes(self) -> int:

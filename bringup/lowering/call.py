@@ -1,0 +1,175 @@
+"""One call of an op, as a lowering sees it: tensors with symbolic shapes, numbers, outputs, and the launches so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from bringup.ir.dtypes import DType
+from bringup.ir.expr import Param
+from bringup.ir.kernel import Kernel
+from bringup.lowering.scalar_types import number_type
+from bringup.lowering.symbolic import IntLike, Trace, product
+
+if TYPE_CHECKING:
+    from bringup.lowering.builder import KernelBuilder
+
+
+class NoKernel(Exception):
+    """This call has no kernel (a dtype or a case that the lowering leaves out): the op goes the next route."""
+
+
+Where: TypeAlias = Literal["tensor", "output", "temporary"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the call: where its memory comes from, and how it is laid out (strides count elements)."""
+
+    memory: tuple[Where, int]
+    dtype: DType
+    shape: tuple[IntLike, ...]
+    strides: tuple[IntLike, ...]
+    contiguous: bool = False
+    wrapped: bool = False
+    offset: IntLike = 0
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> IntLike:
+        """How many elements it has."""
+        return product(self.shape)
+
+    def view(self, shape: Sequence[IntLike], strides: Sequence[IntLike], offset: IntLike = 0) -> Tensor:
+        """The same memory, seen otherwise; the offset counts elements from where this view starts."""
+        moved = self.offset + offset
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=moved, contiguous=False)
+
+    def permute(self, dims: Sequence[int]) -> Tensor:
+        """The dimensions in another order."""
+        return self.view([self.shape[d] for d in dims], [self.strides[d] for d in dims])
+
+    def select(self, dim: int, position: IntLike) -> Tensor:
+        """One slice, without its dimension."""
+        keep = [d for d in range(self.ndim) if d != dim]
+        offset = self.strides[dim] * position
+        return self.view([self.shape[d] for d in keep], [self.strides[d] for d in keep], offset)
+
+    def narrow(self, dim: int, start: IntLike, length: IntLike, step: IntLike = 1) -> Tensor:
+        """Part of one dimension."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = strides[dim] * start
+        shape[dim], strides[dim] = length, strides[dim] * step
+        return self.view(shape, strides, offset)
+
+    def expand(self, shape: Sequence[IntLike]) -> Tensor:
+        """Broadcast to a shape; dimensions of 1 repeat."""
+        ahead = len(shape) - self.ndim
+        strides: list[IntLike] = [0] * ahead
+        for mine, wanted, stride in zip(self.shape, shape[ahead:], self.strides):
+            strides.append(stride if mine == wanted else 0)
+        return self.view(shape, strides)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of the call: a Scalar argument, a 0-dim CPU tensor or a wrapped number. It is data of the launch."""
+
+    slot: int
+    value: bool | int | float
+    tensor_dtype: DType | None  # of a CPU tensor
+    wrapped: bool
+    trace: Trace
+
+    @property
+    def dtype(self) -> DType:
+        """The type it takes part in promotion with."""
+        return self.tensor_dtype or number_type(self.value)
+
+    def equals(self, number: bool | int | float) -> bool:
+        """Asks for a special value; the answer is a guard."""
+        equal = self.value == number
+        self.trace.scalar_guards[(self.slot, equal, number)] = None
+        return equal
+
+    def known(self) -> bool | int | float:
+        """The number itself: the kernels that follow hold for this number only."""
+        if self.value != self.value:
+            raise NoKernel("a NaN cannot be part of a kernel's structure")
+        self.equals(self.value)
+        return self.value
+
+
+@dataclass(frozen=True)
+class NumberParam(Param):
+    """A number inside a formula: a launch parameter that can be asked for a special value."""
+
+    number: Number | None = field(default=None, compare=False, repr=False)
+
+    def equals(self, number: bool | int | float) -> bool:
+        """Asks for a special value; the answer is a guard."""
+        assert self.number is not None
+        return self.number.equals(number)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params ("seed", "offset" too)."""
+
+    kernel: Kernel
+    buffers: tuple[Tensor, ...]
+    sizes: tuple[IntLike, ...]
+    params: tuple[Number | str, ...]
+
+
+@dataclass
+class Call:
+    """What a lowering fills: launches and temporaries. ``inplace``: an output is also an input's memory."""
+
+    op: str
+    trace: Trace
+    outs: tuple[Tensor, ...] = ()
+    launches: list[Launch] = field(default_factory=list)
+    temporaries: list[Tensor] = field(default_factory=list)
+    #: True while every launch reads an element only at the place where it writes one.
+    pointwise: bool = False
+
+    def kernel(self, name: str = "") -> KernelBuilder:
+        """A new kernel of this call; ``launch()`` on it when it is complete."""
+        from bringup.lowering.builder import KernelBuilder
+
+        number = len(self.launches)
+        base = name or self.op.removeprefix("aten::").replace(".", "_").replace("::", "_")
+        return KernelBuilder(self, f"{base}_{number}" if number else base)
+
+    def temporary(self, dtype: DType, shape: Sequence[IntLike]) -> Tensor:
+        """Contiguous memory for the time of this call."""
+        tensor = Tensor(
+            ("temporary", len(self.temporaries)), dtype, tuple(shape), dense_strides(shape), contiguous=True
+        )
+        self.temporaries.append(tensor)
+        return tensor
+
+    @property
+    def random(self) -> bool:
+        """True if a kernel draws numbers."""
+        return any(param == "seed" for launch in self.launches for param in launch.params)
+
+
+def dense_strides(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
+    """The strides of a contiguous tensor.
+
+    >>> dense_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides: list[IntLike] = []
+    step: IntLike = 1
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step = step * extent
+    return tuple(strides)

@@ -1,0 +1,105 @@
+"""PyTorch's scalar types by number (c10::ScalarType) and the rules that promote them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from bringup.ir.dtypes import (
+    DType,
+    Kind,
+    bfloat16,
+    boolean,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+#: The types that kernels know; the others (complex, quantized, float8) have no IR type.
+BY_CODE: dict[int, DType] = {
+    0: uint8,
+    1: int8,
+    2: int16,
+    3: int32,
+    4: int64,
+    5: float16,
+    6: float32,
+    7: float64,
+    11: boolean,
+    15: bfloat16,
+    27: uint16,
+    28: uint32,
+    29: uint64,
+}
+CODE_OF = {dtype: code for code, dtype in BY_CODE.items()}
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """The type of a result of two types of equal standing, as PyTorch's table says.
+
+    >>> promote(int32, float16)
+    float16
+    """
+    import torch
+
+    joint = torch.promote_types(getattr(torch, a.name), getattr(torch, b.name))
+    return next(dtype for dtype in CODE_OF if dtype.name == str(joint).removeprefix("torch."))
+
+
+def _category(dtype: DType) -> int:
+    return {Kind.BOOL: 0, Kind.INT: 1, Kind.UINT: 1, Kind.FLOAT: 2}[dtype.kind]
+
+
+def number_type(value: bool | int | float) -> DType:
+    """The type of a Python number before promotion (the default float type is float32).
+
+    >>> number_type(2)
+    int64
+    """
+    return boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
+
+
+def result_type(dimensioned: list[DType], zero_dim: list[DType], wrapped: list[DType]) -> DType:
+    """PyTorch's promotion: tensors with dimensions decide, unless 0-dim tensors or numbers are of a higher category.
+
+    >>> result_type([int32], [], [float32])
+    float32
+    >>> result_type([float16], [float64], [])
+    float16
+    """
+
+    def join(dtypes: list[DType]) -> DType | None:
+        joint: DType | None = None
+        for dtype in dtypes:
+            joint = dtype if joint is None else promote(joint, dtype)
+        return joint
+
+    result: DType | None = None
+    for dtypes in (dimensioned, zero_dim, wrapped):
+        joint = join(dtypes)
+        if joint is None:
+            continue
+        if result is None:
+            result = joint
+        elif _category(joint) > _category(result):
+            # A number of a higher category brings its own type; among floats the default one.
+            result = promote(result, joint)
+    assert result is not None, "result_type needs at least one operand"
+    return result
+
+
+def opmath(dtype: DType) -> DType:
+    """The type in which an op computes: halves in float32, rounded once at the end.
+
+    >>> opmath(bfloat16)
+    float32
+    """
+    return float32 if dtype.is_half else dtype
