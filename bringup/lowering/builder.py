@@ -65,7 +65,7 @@ class KernelBuilder:
     def __init__(self, call: Call, name: str) -> None:
         self.call, self.name = call, name
         self._sizes: dict[Index, tuple[SizeRange, IntLike]] = {}
-        self._params: list[tuple[ScalarParam, Number | str]] = []
+        self._params: list[tuple[ScalarParam, Number | str | int]] = []
         self._buffers: list[tuple[Buffer, Tensor]] = []
         self._locals: list[Local] = []
         self._axes: list[Axis] = []
@@ -143,6 +143,12 @@ class KernelBuilder:
         param = ScalarParam(f"p{len(self._params)}", dtype)
         self._params.append((param, number))
         return NumberParam(param.name, dtype, number)
+
+    def constant(self, value: int, dtype: DType) -> Param:
+        """A number that the lowering knows, as an argument: kernels that differ only in it are one kernel."""
+        param = ScalarParam(f"p{len(self._params)}", dtype)
+        self._params.append((param, value))
+        return Param(param.name, dtype)
 
     def philox_key(self) -> tuple[Param, Param]:
         """(seed, offset) of this call, as uint64 values for Philox."""

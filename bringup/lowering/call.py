@@ -119,12 +119,12 @@ class NumberParam(Param):
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params ("seed", "offset" too)."""
+    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params ("seed", "offset", constants too)."""
 
     kernel: Kernel
     buffers: tuple[Tensor, ...]
     sizes: tuple[IntLike, ...]
-    params: tuple[Number | str, ...]
+    params: tuple[Number | str | int, ...]
 
 
 @dataclass

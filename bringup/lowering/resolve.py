@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bringup.ir.index import FloorDiv, Index, Int, Max, Min, Mod, Size, Sum
+from bringup.ir.index import FloorDiv, Index, Int, Max, Min, Mod, Size, Sum, substitute
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering.loader import Compiled
 from bringup.lowering.registry import Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF
 from bringup.lowering.symbolic import Trace, index_of
@@ -164,8 +165,6 @@ class Structure:
     fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
 
 
-#: (kernel handle, formula of its work units over the kernel's sizes, flops, bytes)
-Compiled: TypeAlias = "tuple[int, Index, Index, Index]"
 _FLAG_POINTWISE, _FLAG_RANDOM = 1, 2
 _IMMEDIATE, _TENSOR, _OUTPUT, _TEMPORARY, _SCALAR, _SEED, _OFFSET = range(7)
 _MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
@@ -174,15 +173,13 @@ _MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
 def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
     """Turns the formulas of a lowered call into two Python functions (about 10 µs a call, where walking the formulas
     took 150)."""
-    from bringup.ir.index import substitute
-
     places = {name: f"v[{n}]" for n, name in enumerate(call.trace.symbols)}
 
     def code(index: Index) -> str:
         return code_of(index, places)
 
     launches = []
-    for launch, (handle, units, flops, moved) in zip(call.launches, compiled):
+    for launch, loaded in zip(call.launches, compiled):
         sizes: dict[str, Any] = {size.name: index_of(number) for size, number in zip(launch.kernel.sizes, launch.sizes)}
         arguments = []
         for tensor in launch.buffers:
@@ -193,10 +190,13 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
         for param, given in zip(launch.kernel.params, launch.params):
             if isinstance(given, Number):
                 arguments.append(f"({_SCALAR}, {given.slot}, {CODE_OF[param.dtype]})")
+            elif isinstance(given, int):
+                arguments.append(f"({_IMMEDIATE}, {given}, 0)")
             else:
                 arguments.append(f"({_SEED if given == 'seed' else _OFFSET}, 0, 0)")
-        cost = [code(substitute(formula, sizes=sizes)) for formula in (units, flops, moved)]
-        launches.append(f"({handle}, {', '.join(cost)}, [{', '.join(arguments)}])")
+        formulas = (loaded.units, loaded.flops, loaded.bytes)
+        cost = [code(substitute(formula, sizes=sizes)) for formula in formulas]
+        launches.append(f"({loaded.handle}, {', '.join(cost)}, [{', '.join(arguments)}])")
     temporaries = [code(index_of(t.numel) * t.dtype.size) for t in call.temporaries]
     source = (
         f"def holds(v, s):\n    return {call.trace.guard_code(code)}\n"
@@ -208,7 +208,7 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
 
 
 class Resolver:
-    """Plans for the calls of all devices. ``compile_launch(device, kernel)`` gives a loaded kernel and its cost."""
+    """Plans for the calls of all devices; ``compile_kernel(device, kernel)`` puts a kernel there."""
 
     def __init__(
         self,

@@ -62,7 +62,9 @@ class Trace:
         """The guards as a Python expression over ``v`` and, for scalars, ``s``."""
         parts = [f"{place(index)} {_SYMBOL[relation]} 0" for relation, index in self._guards]
         for slot, equal, number in self.scalar_guards:
-            parts.append(f"s[{slot}] {'==' if equal else '!='} {number!r}")
+            # repr of an infinity is no Python expression.
+            known = repr(number) if abs(number) != float("inf") else f"float({str(number)!r})"
+            parts.append(f"s[{slot}] {'==' if equal else '!='} {known}")
         return " and ".join(parts) or "True"
 
 
@@ -99,6 +101,12 @@ class Dim:
 
     def __mod__(self, other: IntLike) -> IntLike:
         return self._make(modulo(self.index, index_of(other)), self.hint % hint_of(other))
+
+    def __rfloordiv__(self, other: int) -> IntLike:
+        return self._make(floor_divide(as_index(other), self.index), other // self.hint)
+
+    def __rmod__(self, other: int) -> IntLike:
+        return self._make(modulo(as_index(other), self.index), other % self.hint)
 
     def _compare(self, relation: str, other: object) -> bool:
         if not isinstance(other, (Dim, int)):

@@ -116,6 +116,8 @@ def _execute(call: Call, described: _Described, outs: list[torch.Tensor], seed: 
             if isinstance(given, Number):
                 value = described.scalars[given.slot]
                 params[param.name] = value if param.dtype.is_float else int(value)
+            elif isinstance(given, int):
+                params[param.name] = given
             else:
                 params[param.name] = seed if given == "seed" else 0
         run(kernel, arrays, bind_sizes(kernel, arrays, sizes), params)

@@ -1,0 +1,139 @@
+"""Reading by index: gather, index_select, index, take, and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from bringup.ir.dtypes import boolean, int64
+from bringup.ir.expr import AsIndex
+from bringup.ir.index import AxisVar, Index
+from bringup.ir.kernel import Buffer
+from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, NoKernel, Tensor
+from bringup.lowering.registry import lowering
+from bringup.lowering.symbolic import IntLike
+
+_T = TypeVar("_T")
+
+
+def at_least_1d(tensor: Tensor) -> Tensor:
+    """A 0-dim tensor as a line of 1."""
+    return tensor if tensor.ndim else tensor.view((1,), (1,))
+
+
+def place(k: KernelBuilder, index: Buffer, at: Sequence[Index], extent: IntLike, wrap: bool = False) -> AsIndex:
+    """An element of an index tensor as a position that is checked."""
+    value = convert(index.at(*at), int64)
+    return AsIndex(value, k.size(extent), "wrap" if wrap else "check")
+
+
+@lowering("aten::gather")
+def gather(call: Call, self: Tensor, dim: int, index: Tensor, sparse_grad: bool) -> None:
+    """y[i, j] = x[index[i, j], j]."""
+    x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
+    dim %= x.ndim
+    k = call.kernel()
+    i = [k.grid(extent) for extent in index.shape]
+    # In the other dimensions the index may be smaller than x: the loops stay inside what it names.
+    source = k.read(x, [x.shape[d] if d == dim else index.shape[d] for d in range(x.ndim)])
+    position = place(k, k.read(index), i, x.shape[dim])
+    k.store(k.write(y, index.shape), i, source.at(*(position if d == dim else i[d] for d in range(x.ndim))))
+    k.launch()
+
+
+@lowering("aten::index_select")
+def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
+    """y[i, j] = x[index[i], j]."""
+    x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
+    dim %= x.ndim
+    k = call.kernel()
+    shape = [index.shape[0] if d == dim else x.shape[d] for d in range(x.ndim)]
+    i = [k.grid(extent) for extent in shape]
+    position = place(k, k.read(index), [i[dim]], x.shape[dim])
+    source = k.read(x).at(*(position if d == dim else i[d] for d in range(x.ndim)))
+    k.store(k.write(y, shape), i, source)
+    k.launch()
+
+
+@lowering("aten::embedding")
+def embedding(
+    call: Call, weight: Tensor, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
+) -> None:
+    """Rows of a table."""
+    k = call.kernel()
+    i = [k.grid(extent) for extent in indices.shape]
+    j = k.grid(weight.shape[1])
+    row = place(k, k.read(indices), i, weight.shape[0])
+    k.store(k.write(call.outs[0], (*indices.shape, weight.shape[1])), (*i, j), k.read(weight)[row, j])
+    k.launch()
+
+
+@lowering("aten::take")
+def take(call: Call, self: Tensor, index: Tensor) -> None:
+    """Elements of the flattened tensor."""
+    if not self.contiguous:
+        raise NoKernel("take needs a contiguous tensor")
+    flat = self.view((self.numel,), (1,))
+    k = call.kernel()
+    i = [k.grid(extent) for extent in index.shape]
+    position = place(k, k.read(index), i, flat.shape[0], wrap=True)
+    k.store(k.write(call.outs[0], index.shape), i, k.read(flat)[position])
+    k.launch()
+
+
+class IndexedDims:
+    """``x[indices]`` taken apart: the loops over the broadcast indices and over the dimensions that are kept whole."""
+
+    def __init__(self, x: Tensor, indices: Sequence[Tensor | None]) -> None:
+        given = [index for index in indices if index is not None]
+        if any(index.dtype is boolean or index.dtype.name == "uint8" for index in given):
+            raise NoKernel("a mask as an index has as many elements as it says: see nonzero")
+        self.dims = [d for d, index in enumerate(indices) if index is not None]
+        self.kept = [d for d in range(x.ndim) if d not in self.dims]
+        self.shape = broadcast_shape([index.shape for index in given])
+        self.indices = [index.expand(self.shape) for index in given]
+        adjacent = self.dims == list(range(self.dims[0], self.dims[0] + len(self.dims)))
+        #: Where the indices' dimensions stand in the result.
+        self.front = self.dims[0] if adjacent else 0
+
+    def result_order(self, at: Sequence[_T], kept: Sequence[_T]) -> tuple[_T, ...]:
+        """What belongs to both kinds of loops, in the order of the result's dimensions."""
+        return (*kept[: self.front], *at, *kept[self.front :])
+
+    def positions(
+        self, k: KernelBuilder, x: Tensor, at: Sequence[AxisVar], kept: Sequence[AxisVar]
+    ) -> tuple[Index, ...]:
+        """The indices of x; negative ones count from the end."""
+        places: dict[int, Index] = dict(zip(self.kept, kept))
+        for d, index in zip(self.dims, self.indices):
+            places[d] = place(k, k.read(index), at, x.shape[d], wrap=True)
+        return tuple(places[d] for d in range(x.ndim))
+
+
+def broadcast_shape(shapes: Sequence[tuple[IntLike, ...]]) -> tuple[IntLike, ...]:
+    """The common shape; guards say which tensor gives each dimension.
+
+    >>> broadcast_shape([(3, 1), (1, 4), (4,)])
+    (3, 4)
+    """
+    ndim = max(len(shape) for shape in shapes)
+    result: list[IntLike] = []
+    for d in range(ndim):
+        extents = [shape[d - ndim + len(shape)] for shape in shapes if d - ndim + len(shape) >= 0]
+        result.append(next((extent for extent in extents if extent != 1), 1))
+    return tuple(result)
+
+
+@lowering("aten::index.Tensor")
+def index(call: Call, self: Tensor, indices: Sequence[Tensor | None]) -> None:
+    """Advanced indexing with integers."""
+    plan = IndexedDims(self, indices)
+    k = call.kernel()
+    shape = plan.result_order(plan.shape, [self.shape[d] for d in plan.kept])
+    i = [k.grid(extent) for extent in shape]
+    front, count = plan.front, len(plan.shape)
+    at, kept = i[front : front + count], [*i[:front], *i[front + count :]]
+    target = k.write(call.outs[0], shape)
+    k.store(target, i, k.read(self).at(*plan.positions(k, self, at, kept)))
+    k.launch()

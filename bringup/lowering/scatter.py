@@ -1,0 +1,344 @@
+"""Writing by index: scatter, index_add, index_put, embedding backward.
+
+Elements that meet are combined in the order of the index, always: dimensions that the index does not decide are
+parallel, the decided one is a sequential loop, so every destination belongs to one grid point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bringup.ir.dtypes import DType, int64
+from bringup.ir.expr import AsIndex, Binary, Expr, Where, const
+from bringup.ir.index import AxisVar, Index
+from bringup.ir.kernel import Buffer
+from bringup.lowering.builder import KernelBuilder, convert, identity
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.elementwise import elementwise
+from bringup.lowering.indexing import IndexedDims, at_least_1d, place
+from bringup.lowering.movement import copy
+from bringup.lowering.registry import lowering
+from bringup.lowering.scalar_types import opmath
+from bringup.lowering.symbolic import IntLike
+
+_COMBINES = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def start_from(call: Call, self: Tensor) -> Tensor:
+    """The result, filled with what it starts from."""
+    out = call.outs[0]
+    if out.memory != self.memory:
+        copy(call, out, self)
+    return out
+
+
+def scatter_into(
+    call: Call,
+    out: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor | Number,
+    combine: str | None,
+) -> None:
+    """out[index[i, j], j] = source[i, j], or combined with it, in the order of i."""
+    out, index = at_least_1d(out), at_least_1d(index)
+    if index.numel == 0:
+        return
+    dim %= out.ndim
+    k = call.kernel()
+    others = [d for d in range(out.ndim) if d != dim]
+    at: dict[int, Index] = {d: k.grid(index.shape[d]) for d in others}
+    target = k.update(out, [out.shape[d] if d == dim else index.shape[d] for d in range(out.ndim)])
+    positions = k.read(index)
+    values = k.read(at_least_1d(source), index.shape) if isinstance(source, Tensor) else None
+
+    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        here = [j if d == dim else at[d] for d in range(out.ndim)]
+        position = place(k, positions, here, out.shape[dim])
+        value = values.at(*here) if values is not None else k.number(source, out.dtype)  # type: ignore[arg-type]
+        k.store(target, [position if d == dim else at[d] for d in range(out.ndim)], value, combine=combine)
+        return ()
+
+    k.sequential(index.shape[dim], (), step)
+    k.launch()
+
+
+@lowering("aten::scatter.src")
+def scatter(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
+    """The last of several values stays."""
+    scatter_into(call, start_from(call, self), dim, index, src, None)
+
+
+@lowering("aten::scatter.value")
+def scatter_value(call: Call, self: Tensor, dim: int, index: Tensor, value: Number) -> None:
+    """One number everywhere the index says."""
+    scatter_into(call, start_from(call, self), dim, index, value, None)
+
+
+@lowering("aten::scatter.reduce")
+def scatter_reduced(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str) -> None:
+    """The old form with add and multiply."""
+    scatter_into(call, start_from(call, self), dim, index, src, _COMBINES[reduce])
+
+
+@lowering("aten::scatter.value_reduce")
+def scatter_value_reduced(call: Call, self: Tensor, dim: int, index: Tensor, value: Number, reduce: str) -> None:
+    """The old form with add and multiply, of one number."""
+    scatter_into(call, start_from(call, self), dim, index, value, _COMBINES[reduce])
+
+
+@lowering("aten::scatter_add")
+def scatter_add(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
+    """Sums of what the index sends to the same place."""
+    scatter_into(call, start_from(call, self), dim, index, src, "add")
+
+
+def neutral(out: Tensor, reduce: str) -> bool | int | float:
+    """What a reduction starts from where the old value does not count."""
+    return identity("add" if reduce == "mean" else _COMBINES[reduce], out.dtype)
+
+
+@lowering("aten::scatter_reduce.two")
+def scatter_reduce(
+    call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool
+) -> None:
+    """sum, prod, mean, amax, amin of what the index sends to the same place."""
+    out = start_from(call, self)
+    indexed_reduce(
+        call, out, reduce, include_self, lambda to, value, op: scatter_into(call, to, dim, index, value or src, op)
+    )
+
+
+def indexed_reduce(
+    call: Call,
+    out: Tensor,
+    reduce: str,
+    include_self: bool,
+    send: Callable[[Tensor, Tensor | None, str | None], None],
+) -> None:
+    """The steps around a reduction by index: reset what is hit, combine, divide for the mean.
+
+    ``send(target, value, combine)`` scatters a value (None: the source itself).
+    """
+    if not include_self:
+        send(out, filled(call, neutral(out, reduce), out), None)
+    if reduce == "mean":
+        counts = call.temporary(int64, out.shape)
+        start = 1 if include_self else 0
+        elementwise(call, [counts], [], lambda: const(start, int64), [], "count")
+        send(counts, filled(call, 1, counts), "add")
+    send(out, None, "add" if reduce == "mean" else _COMBINES[reduce])
+    if reduce == "mean":
+        op = "div" if out.dtype.is_float else "floordiv"
+        elementwise(
+            call,
+            [out],
+            [out, counts],
+            lambda x, n: Binary(op, x, Where(n > 0, convert(n, x.dtype), const(1, x.dtype))),
+            [None, None],
+            "mean",
+        )
+
+
+def filled(call: Call, number: bool | int | float, like: Tensor) -> Tensor:
+    """One number as a tensor that broadcasts: a temporary of a single element."""
+    one = call.temporary(like.dtype, ())
+    elementwise(call, [one], [], lambda: const(number, like.dtype), [], "fill")
+    return one.view([1] * like.ndim, [0] * like.ndim)
+
+
+def _along(
+    call: Call,
+    out: Tensor,
+    dim: int,
+    index: Tensor,
+    value: Callable[[KernelBuilder, list[Index]], Expr],
+    combine: str | None,
+    reads: Callable[[KernelBuilder], None] | None = None,
+) -> None:
+    """out[index[j], …] = value(j, …): whole slices, in the order of j."""
+    out, index = at_least_1d(out), at_least_1d(index)
+    if index.numel == 0:
+        return
+    dim %= out.ndim
+    k = call.kernel()
+    at: dict[int, Index] = {d: k.grid(out.shape[d]) for d in range(out.ndim) if d != dim}
+    target, positions = k.update(out), k.read(index)
+    if reads is not None:
+        reads(k)
+
+    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        position = place(k, positions, [j], out.shape[dim])
+        here = [j if d == dim else at[d] for d in range(out.ndim)]
+        k.store(target, [position if d == dim else at[d] for d in range(out.ndim)], value(k, here), combine=combine)
+        return ()
+
+    k.sequential(index.shape[0], (), step)
+    k.launch()
+
+
+class _Slices:
+    """A source whose slices go to places of the result; its buffer is made inside the kernel."""
+
+    def __init__(self, source: Tensor, shape: Sequence[IntLike]) -> None:
+        self.source, self.shape = at_least_1d(source), shape
+        self.buffer: Buffer | None = None
+
+    def open(self, k: KernelBuilder) -> None:
+        self.buffer = k.read(self.source, self.shape)
+
+    def __call__(self, k: KernelBuilder, here: list[Index]) -> Expr:
+        assert self.buffer is not None
+        return self.buffer.at(*here)
+
+
+def _slices(out: Tensor, dim: int, index: Tensor, source: Tensor) -> _Slices:
+    out, index = at_least_1d(out), at_least_1d(index)
+    shape = [index.shape[0] if d == dim % out.ndim else out.shape[d] for d in range(out.ndim)]
+    return _Slices(source, shape)
+
+
+@lowering("aten::index_add")
+def index_add(call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number) -> None:
+    """Slices added to the slices that the index names."""
+    out = start_from(call, self)
+    slices = _slices(out, dim, index, source)
+
+    def value(k: KernelBuilder, here: list[Index]) -> Expr:
+        x = slices(k, here)
+        return x if alpha.equals(1) else x * k.number(alpha, x.dtype)
+
+    _along(call, out, dim, index, value, "add", slices.open)
+
+
+@lowering("aten::index_copy")
+def index_copy(call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Slices put in the places that the index names."""
+    out = start_from(call, self)
+    slices = _slices(out, dim, index, source)
+    _along(call, out, dim, index, slices, None, slices.open)
+
+
+@lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
+def index_fill(call: Call, self: Tensor, dim: int, index: Tensor, value: Number | Tensor) -> None:
+    """One number in the slices that the index names."""
+    out = start_from(call, self)
+    if isinstance(value, Tensor):
+        one = value.view([1] * max(out.ndim, 1), [0] * max(out.ndim, 1))
+        slices = _slices(out, dim, index, one)
+        return _along(call, out, dim, index, slices, None, slices.open)
+    return _along(call, out, dim, index, lambda k, here: k.number(value, out.dtype), None)
+
+
+@lowering("aten::index_reduce")
+def index_reduce(
+    call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> None:
+    """prod, mean, amax, amin of the slices that the index sends to the same place."""
+    out = start_from(call, self)
+
+    def send(target: Tensor, value: Tensor | None, combine: str | None) -> None:
+        slices = _slices(target, dim, index, source if value is None else value)
+        _along(call, target, dim, index, slices, combine, slices.open)
+
+    indexed_reduce(call, out, reduce, include_self, send)
+
+
+@lowering("aten::_index_put_impl", "aten::index_put")
+def index_put(
+    call: Call,
+    self: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool,
+    unsafe: bool = False,
+) -> None:
+    """x[indices] = values, or += with duplicates counted: the kept dimensions are parallel."""
+    plan = IndexedDims(self, indices)
+    out = start_from(call, self)
+    k = call.kernel()
+    kept = [k.grid(out.shape[d]) for d in plan.kept]
+    shape = plan.result_order(plan.shape, [out.shape[d] for d in plan.kept])
+    target = k.update(out)
+    source = k.read(values.expand(shape))
+    positions = [(k.read(index), d) for d, index in zip(plan.dims, plan.indices)]
+
+    def nest(at: list[Index]) -> None:
+        if len(at) < len(plan.shape):
+
+            def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+                nest([*at, j])
+                return ()
+
+            k.sequential(plan.shape[len(at)], (), step)
+            return
+        places: dict[int, Index] = dict(zip(plan.kept, kept))
+        for buffer, d in positions:
+            places[d] = place(k, buffer, at, out.shape[d], wrap=True)
+        value = source.at(*plan.result_order(at, kept))
+        k.store(target, [places[d] for d in range(out.ndim)], value, combine="add" if accumulate else None)
+
+    nest([])
+    k.launch()
+
+
+@lowering("aten::put")
+def put(call: Call, self: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> None:
+    """Elements of the flattened tensor, in order."""
+    out = start_from(call, self)
+    if not (out.contiguous and index.contiguous and source.contiguous):
+        raise NoKernel("put needs contiguous tensors")
+    if index.numel == 0:
+        return
+    k = call.kernel()
+    count = index.numel
+    target = k.update(out.view((out.numel,), (1,)))
+    positions, values = k.read(index.view((count,), (1,))), k.read(source.view((count,), (1,)))
+
+    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        position = AsIndex(convert(positions[j], int64), k.size(out.numel), "wrap")
+        k.store(target, [position], values[j], combine="add" if accumulate else None)
+        return ()
+
+    k.sequential(count, (), step)
+    k.launch()
+
+
+@lowering("aten::embedding_dense_backward")
+def embedding_dense_backward(
+    call: Call, grad_output: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> None:
+    """Rows of gradients summed per word; halves add up in float32, in the order of the words."""
+    out = call.outs[0]
+    wide: DType = opmath(out.dtype)
+    total = out if wide is out.dtype else call.temporary(wide, out.shape)
+    elementwise(call, [total], [], lambda: const(0, wide), [], "zero")
+    if not (indices.contiguous and grad_output.contiguous):
+        raise NoKernel("embedding_dense_backward needs contiguous tensors")
+    count, width = indices.numel, out.shape[1]
+    if count == 0:
+        return
+    words, grads = indices.view((count,), (1,)), grad_output.view((count, width), (width, 1))
+    frequency: Tensor | None = None
+    if scale_grad_by_freq:
+        frequency = call.temporary(int64, (out.shape[0],))
+        elementwise(call, [frequency], [], lambda: const(0, int64), [], "zero")
+        scatter_into(call, frequency, 0, words, filled(call, 1, frequency), "add")
+    k = call.kernel("embedding_backward")
+    j = k.grid(width)
+    target, rows, x = k.update(total), k.read(words), k.read(grads)
+    counts = k.read(frequency) if frequency is not None else None
+
+    def step(p: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        row = place(k, rows, [p], out.shape[0])
+        value = convert(x[p, j], wide)
+        if counts is not None:
+            value = value / convert(counts[row], wide)
+        real = Binary("ne", convert(rows[p], int64), const(padding_idx, int64)) if padding_idx >= 0 else None
+        k.store(target, [row, j], value, combine="add", guard=real)
+        return ()
+
+    k.sequential(count, (), step)
+    k.launch()
+    if total is not out:
+        copy(call, out, total)
