@@ -80,7 +80,7 @@ class Tensor:
 class Number:
     """A number of the call: a Scalar argument, a 0-dim CPU tensor or a wrapped number. It is data of the launch."""
 
-    slot: int
+    slot: int  # -1: a number that the lowering itself brought, the same in every call
     value: bool | int | float
     tensor_dtype: DType | None  # of a CPU tensor
     wrapped: bool
@@ -94,7 +94,8 @@ class Number:
     def equals(self, number: bool | int | float) -> bool:
         """Asks for a special value; the answer is a guard."""
         equal = self.value == number
-        self.trace.scalar_guards[(self.slot, equal, number)] = None
+        if self.slot >= 0:
+            self.trace.scalar_guards[(self.slot, equal, number)] = None
         return equal
 
     def known(self) -> bool | int | float:
@@ -143,9 +144,12 @@ class Call:
         """A new kernel of this call; ``launch()`` on it when it is complete."""
         from bringup.lowering.builder import KernelBuilder
 
-        number = len(self.launches)
-        base = name or self.op.removeprefix("aten::").replace(".", "_").replace("::", "_")
-        return KernelBuilder(self, f"{base}_{number}" if number else base)
+        # No number in the name: two launches of the same loops are one kernel.
+        return KernelBuilder(self, name or self.op.removeprefix("aten::").replace(".", "_").replace("::", "_"))
+
+    def part(self, op: str, outs: Sequence[Tensor]) -> Call:
+        """A call of another op inside this one: its launches and temporaries belong to this call."""
+        return Call(op, self.trace, tuple(outs), self.launches, self.temporaries)
 
     def temporary(self, dtype: DType, shape: Sequence[IntLike]) -> Tensor:
         """Contiguous memory for the time of this call."""

@@ -5,7 +5,28 @@ from __future__ import annotations
 from importlib import import_module
 
 #: One module each; the order does not matter.
-FAMILIES = ("arithmetic", "softmax", "sums")
+FAMILIES = (
+    "activations",
+    "arithmetic",
+    "bitwise",
+    "casts_and_copies",
+    "comparison",
+    "extrema",
+    "foreach",
+    "indexing",
+    "losses_pointwise",
+    "matmul",
+    "movement",
+    "optimizers",
+    "scatter",
+    "searching",
+    "softmax",
+    "sorting",
+    "special_functions",
+    "statistics",
+    "sums",
+    "truth",
+)
 
 
 def load() -> None:

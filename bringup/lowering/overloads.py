@@ -59,7 +59,11 @@ def served_overloads(definitions: dict[str, Lowering], schemas: Iterable[Any] | 
 
 
 def _writes(schema: Any) -> bool:
-    """True for an in-place or out= form: every result is an argument that is written."""
-    return bool(schema.returns) and all(
-        result.alias_info is not None and result.alias_info.is_write for result in schema.returns
-    )
+    """True for an in-place or out= form: every result is an argument that is written (foreach: none is returned)."""
+    if not schema.returns:
+        return bool(schema.arguments) and _is_written(schema.arguments[0])
+    return all(_is_written(result) for result in schema.returns)
+
+
+def _is_written(part: Any) -> bool:
+    return part.alias_info is not None and bool(part.alias_info.is_write)
