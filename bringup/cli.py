@@ -46,6 +46,9 @@ def app() -> typer.Typer:
     )
     for command in (contract, include, drivers, diagnose, check):
         application.command()(command)
+    from bringup.kernel_cache_command import cache_application
+
+    application.add_typer(cache_application(), name="cache")
     application.callback()(_options)
     return application
 

@@ -14,7 +14,8 @@ methods and bringup uses it: kernels, asynchrony, time, partitioned memory. The 
 
 Rules: a method may be called from any thread, also from several at once; an address is an opaque integer with
 arithmetic (``base + offset`` may be passed wherever ``base`` may); raise an exception to report a failure
-(``MemoryError`` for no memory, ``ValueError`` for a bad argument, ``DriverAbsent`` when the hardware is not there).
+(``MemoryError`` for no memory, ``ValueError`` for a bad argument, ``DriverAbsent`` when the hardware is not there,
+``IndexError`` for an index out of range inside a kernel).
 A driver imports no torch.
 """
 
@@ -103,7 +104,12 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: every argument is 8 bytes (an address, an integer, or the bits of a double)."""
+    """One kernel launch: every argument is 8 bytes (an address, an integer, or the bits of a number).
+
+    The first ``address_count`` arguments are device addresses (0: an empty buffer). ``grid`` counts the independent
+    units of work: a kernel of the C target is called as ``entry(args, begin, end, report)``, see ``bringup_kernel`` in
+    driver.h.
+    """
 
     args: tuple[int, ...]
     grid: int
@@ -111,6 +117,7 @@ class Launch:
     flops: float = 0.0
     bytes: float = 0.0
     placements: tuple[Placement, ...] | None = None
+    address_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ class Driver:
     # ---- kernels ----
     @optional("kernels")
     def target(self) -> str:
-        """Which renderer the chip's kernels need, and its limits: "c; vector=512"."""
+        """Which renderer the chip's kernels need, and its limits: "c; vector=64 fma=1 isa=x86-64-v4"."""
         raise NotImplementedError
 
     @optional("kernels")
@@ -206,8 +213,8 @@ class Driver:
         raise NotImplementedError
 
     @optional("kernels")
-    def launch(self, device: int, kernel: int, launch: Launch) -> None:
-        """Runs a kernel for 0 … grid-1 in stream order."""
+    def launch(self, device: int, kernel: int, launch: Launch) -> bool | None:
+        """Runs a kernel for 0 … grid-1 in stream order; True: it has finished. A bad index is an IndexError."""
         raise NotImplementedError
 
     # ---- asynchrony ----
@@ -317,6 +324,10 @@ class Driver:
     def absent_reason(self) -> str:
         """Where device_count() is 0: what was looked for, so that the user knows what is missing."""
         return "its driver found no device on this machine"
+
+    def compiler_identity(self) -> str:
+        """What besides source and target decides what ``compile`` makes: its version, its flags. For cache keys."""
+        return ""
 
     def offers(self, method: str) -> bool:
         """Whether this driver wrote a method of the contract itself."""

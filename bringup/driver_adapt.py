@@ -199,7 +199,11 @@ class AdaptedDriver:
         c = launch.contents
         placements = tuple(map(placement_from, c.placements[: c.arg_count])) if c.placements else None
         args = tuple(c.args[: c.arg_count]) if c.arg_count else ()
-        self.driver.launch(device, kernel, Launch(args, c.grid, c.stream, c.flops, c.bytes, placements))
+        done = self.driver.launch(
+            device, kernel, Launch(args, c.grid, c.stream, c.flops, c.bytes, placements, c.address_count)
+        )
+        if c.finished:
+            c.finished[0] = done is True
 
     def _stream_create(self, device: int, priority: int, stream: Any) -> None:
         stream[0] = handle(self.driver.stream_create(device, priority), bits=63)

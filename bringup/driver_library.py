@@ -16,7 +16,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from ctypes import byref, c_double, c_int32, c_uint64, c_void_p
+from ctypes import byref, c_double, c_int32, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -220,14 +220,24 @@ class CDriver(Driver):
         data = ctypes.create_string_buffer(binary, len(binary) + 1)
         return self._call_u64("load", device, ctypes.addressof(data), len(binary), entry.encode())
 
-    def launch(self, device: int, kernel: int, launch: Launch) -> None:
+    def launch(self, device: int, kernel: int, launch: Launch) -> bool:
         args = (c_uint64 * len(launch.args))(*launch.args)
-        c = LaunchStruct(None, len(launch.args), launch.grid, launch.stream, launch.flops, launch.bytes, None)
+        finished = c_uint32()
+        c = LaunchStruct(
+            arg_count=len(launch.args),
+            address_count=launch.address_count,
+            grid=launch.grid,
+            stream=launch.stream,
+            flops=launch.flops,
+            bytes=launch.bytes,
+            finished=ctypes.pointer(finished),
+        )
         c.args = ctypes.cast(args, type(c.args))
         if launch.placements is not None:
             placements = (PlacementStruct * len(launch.placements))(*map(placement_struct, launch.placements))
             c.placements = ctypes.cast(placements, type(c.placements))
         self._call("launch", device, kernel, byref(c))
+        return bool(finished.value)
 
     def stream_create(self, device: int, priority: int) -> int:
         return self._call_u64("stream_create", device, priority)

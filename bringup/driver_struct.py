@@ -19,6 +19,7 @@ OUT_OF_MEMORY = 2
 INVALID = 3
 UNSUPPORTED = 4
 ABSENT = 5
+INDEX_ERROR = 6
 
 
 class DriverError(RuntimeError):
@@ -58,11 +59,13 @@ class LaunchStruct(ctypes.Structure):
     _fields_ = [
         ("args", POINTER(c_uint64)),
         ("arg_count", c_uint32),
-        ("grid", c_uint32),
+        ("address_count", c_uint32),
+        ("grid", c_uint64),
         ("stream", c_uint64),
         ("flops", c_double),
         ("bytes", c_double),
         ("placements", POINTER(PlacementStruct)),
+        ("finished", POINTER(c_uint32)),
     ]
 
 
@@ -138,6 +141,8 @@ def status_of(error: BaseException) -> int:
         return UNSUPPORTED
     if isinstance(error, DriverAbsent):
         return ABSENT
+    if isinstance(error, IndexError):
+        return INDEX_ERROR
     return ERROR
 
 
@@ -148,6 +153,7 @@ def exception_of(status: int, message: str) -> Exception:
         INVALID: ValueError,
         UNSUPPORTED: NotImplementedError,
         ABSENT: DriverAbsent,
+        INDEX_ERROR: IndexError,
     }
     return kinds.get(status, RuntimeError)(message)
 

@@ -154,6 +154,143 @@ static void *user(void *argument) {
   return NULL;
 }
 
+/* ---- kernels: inline, queued, split over threads, failing, from many threads and on several streams at once ---- */
+static const char kernel_source[] =
+    "#include <stdint.h>\n"
+    "const uint32_t add_args = 4;\n" /* c[i] = a[i] + b[i], 64 elements per unit */
+    "void add(const uint64_t *args, int64_t begin, int64_t end, int64_t *report) {\n"
+    "  const int32_t *a = (const int32_t *)args[0], *b = (const int32_t *)args[1];\n"
+    "  int32_t *c = (int32_t *)args[2];\n"
+    "  for (int64_t i = begin * 64; i < end * 64 && i < (int64_t)args[3]; i++) c[i] = a[i] + b[i];\n"
+    "}\n"
+    "void pick(const uint64_t *args, int64_t begin, int64_t end, int64_t *report) {\n" /* every index is a failure */
+    "  if (!report[0]) report[0] = 1, report[1] = begin + 100, report[2] = (int64_t)args[0];\n"
+    "}\n";
+
+static void *kernel_binary(uint64_t *nbytes) {
+  char folder[] = "/tmp/sim_stress_XXXXXX", command[512], path[128];
+  if (!mkdtemp(folder)) die("no temporary folder");
+#if defined(__SANITIZE_THREAD__)
+  const char *sanitizer = "-fsanitize=thread";
+#elif defined(__SANITIZE_ADDRESS__)
+  const char *sanitizer = "-fsanitize=address";
+#else
+  const char *sanitizer = "";
+#endif
+  snprintf(path, sizeof path, "%s/kernels.so", folder);
+  snprintf(command, sizeof command, "cc -O2 -g -w -shared -fPIC %s -x c - -o %s", sanitizer, path);
+  FILE *compiler = popen(command, "w");
+  if (!compiler || fputs(kernel_source, compiler) < 0 || pclose(compiler) != 0) die("cannot compile: %s", command);
+  FILE *file = fopen(path, "rb");
+  void *binary = malloc(1 << 20);
+  if (!file || !binary) die("cannot read %s", path);
+  *nbytes = fread(binary, 1, 1 << 20, file);
+  fclose(file);
+  unlink(path);
+  rmdir(folder);
+  return binary;
+}
+
+static uint64_t add_kernel, pick_kernel;
+
+static int32_t launch_add(uint64_t a, uint64_t b, uint64_t c, uint64_t n, uint64_t stream, double bytes,
+                          uint32_t *finished) {
+  uint64_t args[] = {a, b, c, n};
+  bringup_launch launch = {.args = args,
+                           .arg_count = 4,
+                           .address_count = 3,
+                           .grid = (n + 63) / 64,
+                           .stream = stream,
+                           .bytes = bytes,
+                           .finished = finished};
+  int32_t status = drv.launch(drv.self, 0, add_kernel, &launch);
+  memset(args, 0xff, sizeof args); /* the driver has copied what it needs */
+  return status;
+}
+
+static void wait_for(uint64_t stream, int32_t expected) {
+  uint64_t event;
+  OK(drv.event_record(drv.self, 0, stream, &event));
+  int32_t status = drv.event_wait(drv.self, 0, event, 0, -1);
+  if (status != expected) die("waiting gave %d instead of %d", status, expected);
+  OK(drv.event_destroy(drv.self, 0, event));
+}
+
+static void *kernel_user(void *argument) {
+  random_state r = {0x2545f4914f6cdd1du * ((uintptr_t)argument + 1)};
+  enum { MOST = 40000 };
+  int32_t *host = malloc(MOST * sizeof *host);
+  uint64_t a, b, c, stream, indices[] = {5};
+  if (!host) die("no host memory");
+  OK(drv.alloc(drv.self, 0, MOST * 4, &a));
+  OK(drv.alloc(drv.self, 0, MOST * 4, &b));
+  OK(drv.alloc(drv.self, 0, MOST * 4, &c));
+  OK(drv.stream_create(drv.self, 0, 0, &stream));
+  for (int round = 0; round < ROUNDS; round++) {
+    uint64_t n = 1 + below(&r, MOST);
+    uint32_t finished = 7;
+    for (uint64_t i = 0; i < n; i++) host[i] = (int32_t)(i * 3 + (uint64_t)round);
+    OK(drv.copy(drv.self, 0, a, (uintptr_t)host, n * 4, BRINGUP_HOST_TO_DEVICE, stream, NULL));
+    OK(drv.copy(drv.self, 0, b, (uintptr_t)host, n * 4, BRINGUP_HOST_TO_DEVICE, stream, NULL));
+    /* 1 byte: inline where the stream is idle; 1 MB: queued; 10 MB: split over the helpers. */
+    double bytes[] = {1, 1e6, 1e7};
+    OK(launch_add(a, b, c, n, stream, bytes[below(&r, 3)], &finished));
+    OK(launch_add(c, a, c, n, stream, bytes[below(&r, 3)], &finished));
+    if (finished > 1) die("finished is %u", finished);
+    OK(drv.copy(drv.self, 0, (uintptr_t)host, c, n * 4, BRINGUP_DEVICE_TO_HOST, stream, NULL));
+    wait_for(stream, BRINGUP_OK);
+    for (uint64_t i = 0; i < n; i++)
+      if (host[i] != (int32_t)(3 * (i * 3 + (uint64_t)round))) die("round %d: element %d", round, (int)i);
+    bringup_launch bad = {.args = indices, .arg_count = 1, .grid = 1 + below(&r, 500), .stream = stream};
+    bad.bytes = bytes[1 + below(&r, 2)];
+    OK(drv.launch(drv.self, 0, pick_kernel, &bad)); /* queued: fails later */
+    wait_for(stream, BRINGUP_INDEX_ERROR);
+    bad.bytes = 0;
+    if (drv.launch(drv.self, 0, pick_kernel, &bad) != BRINGUP_INDEX_ERROR) die("an inline failure was not reported");
+    REFUSED(drv.launch(drv.self, 0, pick_kernel + 1000, &bad));
+  }
+  OK(drv.stream_destroy(drv.self, 0, stream));
+  free(host);
+  return NULL;
+}
+
+static void *kernel_loader(void *argument) { /* others load while some launch */
+  uint64_t nbytes = ((uint64_t *)argument)[0], kernel;
+  const void *binary = (const void *)(uintptr_t)((uint64_t *)argument)[1];
+  for (int i = 0; i < 40; i++) {
+    OK(drv.load(drv.self, 0, binary, nbytes, i % 2 ? "add" : "pick", &kernel));
+    REFUSED(drv.load(drv.self, 0, binary, nbytes, "nothing", &kernel));
+    REFUSED(drv.load(drv.self, 0, binary, nbytes / 2, "add", &kernel));
+  }
+  return NULL;
+}
+
+static void kernels(void) {
+  uint64_t nbytes, a, shared[2];
+  void *binary = kernel_binary(&nbytes);
+  pthread_t threads[THREADS], loader;
+  bringup_device_spec spec;
+  start_driver("devices=1,memory=512M,mode=kernels,threads=4");
+  for (int turn = 0; turn < 2; turn++) {
+    OK(drv.load(drv.self, 0, binary, nbytes, "add", &add_kernel));
+    OK(drv.load(drv.self, 0, binary, nbytes, "pick", &pick_kernel));
+    shared[0] = nbytes, shared[1] = (uint64_t)(uintptr_t)binary;
+    pthread_create(&loader, NULL, kernel_loader, shared);
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, kernel_user, (void *)i);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    pthread_join(loader, NULL);
+    OK(drv.alloc(drv.self, 0, 1 << 20, &a));
+    for (int i = 0; i < 20; i++) OK(launch_add(a, a, a, 1 << 18, 0, 1e7, NULL));
+    OK(drv.close(drv.self, 0)); /* while kernels are queued and helpers run */
+    REFUSED(launch_add(a, a, a, 1, 0, 1, NULL));
+    OK(drv.open(drv.self, 0, &spec));
+    OK(drv.alloc(drv.self, 0, 1 << 20, &a));
+    REFUSED(launch_add(a, a, a, 1, 0, 1, NULL)); /* the kernel went with the device */
+  }
+  OK(drv.close(drv.self, 0));
+  free(binary);
+}
+
 /* ---- partitions: every placement, on a queue that is busy ---- */
 static void partitions(void) {
   enum { N = 40000 };
@@ -187,6 +324,34 @@ static double now_ns(void) {
   return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
+static int bench_kernels(void) {
+  enum { N = 1000000, LARGE = 1 << 22 };
+  uint64_t nbytes, a;
+  void *binary = kernel_binary(&nbytes);
+  const char *options[] = {"devices=1,memory=64M,mode=kernels,threads=1",
+                           "devices=1,memory=64M,mode=kernels,threads=2"};
+  for (int i = 0; i < 2; i++) {
+    start_driver(options[i]);
+    OK(drv.alloc(drv.self, 0, 4 * LARGE, &a));
+    OK(drv.load(drv.self, 0, binary, nbytes, "add", &add_kernel));
+    double t0 = now_ns(), best = 1e18;
+    for (int n = 0; n < N; n++) OK(launch_add(a, a, a, 1, 0, 12, NULL));
+    double t1 = now_ns();
+    for (int n = 0; n < 20; n++) {
+      double start = now_ns();
+      for (int k = 0; k < 8; k++) OK(launch_add(a, a, a, LARGE, 0, 12.0 * LARGE, NULL));
+      wait_for(0, BRINGUP_OK);
+      double taken = (now_ns() - start) / 8;
+      if (taken < best) best = taken;
+    }
+    printf("%s: inline launch of 1 element %.0f ns, of %d elements %.0f us\n", options[i], (t1 - t0) / N, LARGE,
+           best / 1e3);
+    OK(drv.close(drv.self, 0));
+  }
+  free(binary);
+  return 0;
+}
+
 static int bench(void) {
   enum { N = 1000000 };
   uint64_t cell, event, value = 1;
@@ -211,7 +376,7 @@ static int bench(void) {
   printf("8-byte copy, inline %.0f ns; event record + wait + destroy, idle %.0f ns; queued round trip %.0f ns\n",
          (t1 - t0) / N, (t2 - t1) / N, (t3 - t2) / (N / 100));
   OK(drv.close(drv.self, 0));
-  return 0;
+  return bench_kernels();
 }
 
 int main(int argc, char **argv) {
@@ -238,6 +403,7 @@ int main(int argc, char **argv) {
     }
   }
   partitions();
+  kernels();
   puts("sim_stress: clean");
   return 0;
 }

@@ -120,7 +120,7 @@ def test_every_function_reaches_the_driver() -> None:
     assert s.load(None, 0, ctypes.addressof(text), 3, b"main", byref(u64)) == abi.OK
     assert u64.value == 7
     args = (c_uint64 * 2)(5, 6)
-    launch = abi.LaunchStruct(ctypes.cast(args, POINTER(c_uint64)), 2, 4, 9, 1.5, 2.5, None)
+    launch = abi.LaunchStruct(ctypes.cast(args, POINTER(c_uint64)), 2, 1, 4, 9, 1.5, 2.5, None)
     assert s.launch(None, 0, 7, byref(launch)) == abi.OK
     assert s.stream_create(None, 0, -1, byref(u64)) == abi.OK
     assert u64.value == 2
@@ -155,7 +155,7 @@ def test_every_function_reaches_the_driver() -> None:
         ("copy", 0, 1, 2, 3, CopyKind.DEVICE_TO_HOST, 9, shard),
         ("copy", 0, 1, 2, 3, CopyKind.HOST_TO_DEVICE, 9, None),
         ("load", 0, b"c; ", "main"),
-        ("launch", 0, 7, Launch((5, 6), 4, 9, 1.5, 2.5)),
+        ("launch", 0, 7, Launch((5, 6), 4, 9, 1.5, 2.5, address_count=1)),
         ("event_wait", 0, 105, 1, -1),
         ("charge", 0, 1, 8, 2.0, 3.0),
         ("copy_peer", 1, 2, 3, 4, 5, 6),
@@ -173,8 +173,8 @@ def test_launch_with_placements_and_without_arguments() -> None:
     driver = Full()
     struct = adapt(driver).struct
     args, where = (c_uint64 * 1)(5), (abi.PlacementStruct * 1)(abi.PlacementStruct(1, 0, 0, 16))
-    struct.launch(None, 0, 7, byref(abi.LaunchStruct(args, 1, 1, 0, 0, 0, where)))
-    struct.launch(None, 0, 7, byref(abi.LaunchStruct(None, 0, 1, 0, 0, 0, None)))
+    struct.launch(None, 0, 7, byref(abi.LaunchStruct(args, 1, 1, 1, 0, 0, 0, where)))
+    struct.launch(None, 0, 7, byref(abi.LaunchStruct(None, 0, 0, 1, 0, 0, 0, None)))
     assert driver.calls[0][3].placements == (Placement(PlacementKind.REPLICATE, 0, 16),)  # type: ignore[attr-defined]
     assert driver.calls[1][3].args == ()  # type: ignore[attr-defined]
 

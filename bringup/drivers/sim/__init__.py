@@ -7,14 +7,15 @@ Options (environment variable ``BRINGUP_SIM``, comma-separated, the later of two
 ===============  =====================================================================================================
 devices          1 to 64 (default 2)
 memory           per device, with K, M or G (default 4G); partitions share it evenly
-mode             ``library`` (ATen's CPU kernels on device memory) or ``kernels``
+mode             ``library`` (ATen's CPU kernels on device memory) or ``kernels`` (bringup's, compiled for this CPU)
+threads          cores that share the work of one large kernel (default: all this process may use)
 trap             1: host code that touches device memory by its device address gets a ``HostAccessError``
 partitions       memory partitions (default 1: flat); ``placement`` single, shard or replicate; ``shard_block`` bytes
 fail             injected faults: ``fail=alloc:0.01,copy:0.01,launch:0.01,event:0.01``, repeatable by ``seed``
 profile          a chip description (TOML file, or a name in ``profiles/``): device time becomes that chip's time
 ===============  =====================================================================================================
 
-The work is done by a C library of about 2,000 lines beside this file; ``sim.h`` is the place to start reading.
+The work is done by a C library of about 2,500 lines beside this file; ``sim.h`` is the place to start reading.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bringup.driver_abi import CDriver, DriverError
 if TYPE_CHECKING:
     from bringup.driver_struct import DriverStruct
 
+_FROM_THE_HOST = ("target", "compile")
 _PROFILES = Path(__file__).parent / "profiles"
 
 
@@ -58,6 +60,33 @@ class Driver(CDriver):
             return self._given
         rest = [item for item in items if item.partition("=")[0].strip() != "profile"]
         return ",".join([*_profile_options(profiles[-1]), *rest])
+
+    # ---- kernels: written in C for the host's compiler, loaded and run by the library ----
+    def target(self) -> str:
+        """C for the CPU of this machine."""
+        from bringup.targets.toolchain import host_target
+
+        return host_target().describe()
+
+    def compile(self, source: str) -> bytes:
+        """A shared object, made by the host's C compiler."""
+        from bringup.targets.toolchain import compile_c, host_target
+
+        return compile_c(source, host_target())
+
+    def compiler_identity(self) -> str:
+        """The compiler, its version and its flags."""
+        from bringup.targets.toolchain import host_target, identity
+
+        return identity(host_target())
+
+    def offers(self, method: str) -> bool:
+        """``target`` and ``compile`` belong to mode=kernels, as ``load`` and ``launch`` in the library do."""
+        return super().offers("launch" if method in _FROM_THE_HOST else method)
+
+    def _written_in_python(self, method: str) -> bool:
+        # The core calls neither, so its struct stays the library's own: no call of an eager op goes through Python.
+        return method not in _FROM_THE_HOST and super()._written_in_python(method)
 
     def _load_library(self) -> DriverStruct:
         struct = super()._load_library()

@@ -12,6 +12,7 @@ static int32_t submit_copy(sim_stream *stream, uint64_t handle, char *dst, const
                            double device_ns) {
   sim_work work;
   work.run = run_copy;
+  work.keep = NULL;
   work.host_ns = (double)nbytes * SIM_COPY_NS_PER_BYTE;
   work.device_ns = device_ns;
   work.as.copy.dst = dst;
@@ -41,7 +42,7 @@ int32_t sim_copy(void *self, int32_t index, uint64_t dst, uint64_t src, uint64_t
   if (placement) return sim_copy_placed(d, dst, src, nbytes, kind, handle, placement);
   if (dst_on_device) status = sim_check_range(d, "copy destination", dst, nbytes);
   if (status == BRINGUP_OK && src_on_device) status = sim_check_range(d, "copy source", src, nbytes);
-  if (status == BRINGUP_OK) status = sim_stream_find(d, handle, &stream);
+  if (status == BRINGUP_OK) status = sim_stream_ready(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
   double cost = kind == BRINGUP_DEVICE_TO_DEVICE ? sim_cost_kernel(self, BRINGUP_UINT8, 0, 2.0 * (double)nbytes)
                                                  : sim_cost_link(self, (double)nbytes);
@@ -64,7 +65,7 @@ int32_t sim_copy_peer(void *self, int32_t dst_index, uint64_t dst, int32_t src_i
                     "copy_peer: memory in %u partitions has no order of bytes; copy through the host", o->partitions);
   status = sim_check_range(to, "peer copy destination", dst, nbytes);
   if (status == BRINGUP_OK) status = sim_check_range(from, "peer copy source", src, nbytes);
-  if (status == BRINGUP_OK) status = sim_stream_find(to, handle, &stream);
+  if (status == BRINGUP_OK) status = sim_stream_ready(to, handle, &stream);
   if (status != BRINGUP_OK) return status;
   return submit_copy(stream, handle, sim_host_side(to, dst), sim_host_side(from, src), nbytes,
                      sim_cost_link(self, (double)nbytes));

@@ -22,6 +22,8 @@ static sim *new_sim(const sim_options *options) {
     pthread_mutex_init(&d->heap_lock, NULL);
     pthread_mutex_init(&d->stream_lock, NULL);
     pthread_mutex_init(&d->event_lock, NULL);
+    pthread_mutex_init(&d->kernel_lock, NULL);
+    sim_workers_init(&d->workers);
   }
   pthread_mutex_lock(&sim_process_lock);
   s->next = all_sims;
@@ -42,6 +44,8 @@ static int32_t create(uint32_t abi_version, const char *text, bringup_driver *dr
   sim_watch_forks();
   sim *s = new_sim(&options);
   if (!s) return sim_fail(BRINGUP_ERROR, "no host memory for the simulator");
+  /* A kernel finds its bytes in one piece: sharded and replicated memory has none. */
+  int kernels = !options.library && (options.partitions == 1 || options.placement.kind == BRINGUP_SINGLE);
   *driver = (bringup_driver){
       .abi_version = BRINGUP_ABI_VERSION,
       .struct_size = sizeof *driver,
@@ -51,6 +55,9 @@ static int32_t create(uint32_t abi_version, const char *text, bringup_driver *dr
       .alloc = sim_alloc,
       .free = sim_free,
       .copy = sim_copy,
+      /* target and compile are Python's (__init__.py): the compiler is a process, and its results are cached there. */
+      .load = kernels ? sim_load : NULL,
+      .launch = kernels ? sim_launch : NULL,
       .stream_create = sim_stream_create,
       .stream_destroy = sim_stream_destroy,
       .event_record = sim_event_record,

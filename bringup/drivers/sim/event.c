@@ -118,6 +118,8 @@ int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint64_t *e
   sim_event *event = take(d, 2, event_handle); /* the user's reference and the queue's */
   if (!event)
     return sim_fail(BRINGUP_ERROR, "device %d has no room for another event: %u are in use", index, d->event_count);
+  event->stream = stream;
+  event->stream_handle = handle;
   sim_work work = {.run = run_record};
   work.as.event.device = d;
   work.as.event.event = event;
@@ -151,8 +153,11 @@ static int32_t wait_on_host(sim_device *d, sim_event *event) {
   }
   block_until_done(event);
   if (d->owner->options.roofline.enabled) sim_raise(&d->owner->host_floor_ns, event->time_ns);
+  sim_stream *stream = event->stream;
+  uint64_t now = atomic_load_explicit(&stream->handle, memory_order_relaxed);
+  int same = now == event->stream_handle || now == SIM_DEAD; /* not another stream in the same slot */
   drop(d, event);
-  return BRINGUP_OK;
+  return same ? sim_stream_report(stream) : BRINGUP_OK;
 }
 
 int32_t sim_event_wait(void *self, int32_t index, uint64_t handle, int32_t wait_index, int64_t wait_stream) {

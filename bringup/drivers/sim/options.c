@@ -1,7 +1,9 @@
 /* The options text "devices=4,memory=2G,fail=alloc:0.01,copy:0.01": every mistake names key, value and what is allowed.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +124,9 @@ static int32_t parse_one(sim_options *o, const char *key, const char *value) {
   } else if (!strcmp(key, "trap")) {
     if (!parse_whole(value, &n) || n > 1) return bad(key, value, "allowed are 0 and 1");
     o->trap = (int)n;
+  } else if (!strcmp(key, "threads")) {
+    if (!parse_whole(value, &n) || n < 1 || n > SIM_MAX_THREADS) return bad(key, value, "allowed is 1 to 256");
+    o->threads = (uint32_t)n;
   } else if (!strcmp(key, "partitions")) {
     if (!parse_whole(value, &n) || n < 1 || n > SIM_MAX_PARTITIONS) return bad(key, value, "allowed is 1 to 1024");
     o->partitions = (uint32_t)n;
@@ -146,8 +151,8 @@ static int32_t parse_one(sim_options *o, const char *key, const char *value) {
     int32_t status = parse_roofline(o, key, value, &known);
     if (status != BRINGUP_OK || known) return status;
     return bad(key, value,
-               "unknown option; known are devices, memory, mode, trap, partitions, placement, shard_block, fail, seed, "
-               "name, profile, peak_flops.<dtype>, bandwidth, launch_ns, link_bandwidth, link_latency_ns");
+               "unknown option; known are devices, memory, mode, threads, trap, partitions, placement, shard_block, "
+               "fail, seed, name, profile, peak_flops.<dtype>, bandwidth, launch_ns, link_bandwidth, link_latency_ns");
   }
   return BRINGUP_OK;
 }
@@ -163,6 +168,14 @@ static int32_t check_together(sim_options *o) {
   return BRINGUP_OK;
 }
 
+/* The cores this process may run on. */
+static uint32_t cores(void) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+  int count = CPU_COUNT(&allowed);
+  return count < 1 ? 1 : count > SIM_MAX_THREADS ? SIM_MAX_THREADS : (uint32_t)count;
+}
+
 static char *trim(char *text) {
   text += strspn(text, " \t\n");
   size_t length = strlen(text);
@@ -172,7 +185,7 @@ static char *trim(char *text) {
 
 /* Where a key comes twice the later one counts: a user's options follow a profile's. */
 int32_t sim_parse_options(const char *text, sim_options *o) {
-  *o = (sim_options){.devices = 2, .memory = 4ull << 30, .library = 1, .partitions = 1};
+  *o = (sim_options){.devices = 2, .memory = 4ull << 30, .library = 1, .threads = cores(), .partitions = 1};
   o->placement = (bringup_placement){.kind = BRINGUP_SINGLE, .block = 64};
   snprintf(o->name, sizeof o->name, "bringup sim");
   char *copy = strdup(text ? text : "");

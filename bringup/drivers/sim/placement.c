@@ -144,7 +144,7 @@ int32_t sim_copy_placed(sim_device *d, uint64_t dst, uint64_t src, uint64_t nbyt
   if (kind != BRINGUP_DEVICE_TO_HOST) status = check_storage(d, "copy destination", dst, placement, nbytes);
   if (status == BRINGUP_OK && kind != BRINGUP_HOST_TO_DEVICE)
     status = check_storage(d, "copy source", src, placement, nbytes);
-  if (status == BRINGUP_OK) status = sim_stream_find(d, handle, &stream);
+  if (status == BRINGUP_OK) status = sim_stream_ready(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
   sim_work work = {.run = run_placed, .host_ns = host_cost(d, placement, nbytes)};
   work.device_ns = kind == BRINGUP_DEVICE_TO_DEVICE ? sim_cost_kernel(d->owner, BRINGUP_UINT8, 0, 2.0 * (double)nbytes)
@@ -167,7 +167,7 @@ int32_t sim_relayout(void *self, int32_t index, uint64_t dst, const bringup_plac
   if (!dst_placement || !src_placement) return sim_fail(BRINGUP_INVALID, "relayout: both placements are needed");
   status = check_storage(d, "relayout destination", dst, dst_placement, nbytes);
   if (status == BRINGUP_OK) status = check_storage(d, "relayout source", src, src_placement, nbytes);
-  if (status == BRINGUP_OK) status = sim_stream_find(d, handle, &stream);
+  if (status == BRINGUP_OK) status = sim_stream_ready(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
   sim_work work = {.run = run_relayout};
   work.host_ns = host_cost(d, dst_placement, nbytes) + host_cost(d, src_placement, nbytes);

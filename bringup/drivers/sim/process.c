@@ -120,6 +120,8 @@ int32_t sim_close(void *self, int32_t index) {
   if (!atomic_compare_exchange_strong(&d->state, &open, SIM_CLOSING))
     return open == SIM_CLOSED ? BRINGUP_OK : sim_fail(BRINGUP_INVALID, "device %d is being closed already", index);
   sim_streams_close(d);
+  sim_workers_stop(&d->workers);
+  sim_kernels_close(d); /* no stream takes work any more: nothing runs in them */
   pthread_mutex_lock(&sim_process_lock);
   sim_heap_close(d);
   atomic_store_explicit(&d->state, SIM_CLOSED, memory_order_release);

@@ -46,6 +46,16 @@
 /* Host time of copying a byte, on the safe side (3.3 GB/s: cold pages included). 64 KiB comes out at 19.7 µs. */
 #define SIM_COPY_NS_PER_BYTE 0.3
 #define SIM_NEVER_INLINE 1e18
+/* Host time of a kernel: an ordinary core does 20 Gflop/s and moves 20 GB/s. Rather too fast than too slow: a kernel of
+ * 40 µs that runs inline costs its caller no more than a trip through the worker would. */
+#define SIM_KERNEL_NS_PER_FLOP 0.05
+#define SIM_KERNEL_NS_PER_BYTE 0.05
+/* Work from here on is split over the device's threads: waking one takes 5–50 µs. */
+#define SIM_SPLIT_NS 50000.0
+#define SIM_MAX_THREADS 256
+#define SIM_MAX_ARGS 4096
+#define SIM_KERNEL_CHUNK 256 /* kernels too come in chunks */
+#define SIM_KERNEL_CHUNKS 4096
 
 typedef enum sim_fault { SIM_FAULT_ALLOC, SIM_FAULT_COPY, SIM_FAULT_LAUNCH, SIM_FAULT_EVENT, SIM_FAULTS } sim_fault;
 
@@ -64,6 +74,7 @@ typedef struct sim_options {
   uint64_t memory; /* per device; each partition has its share */
   int library;     /* mode=library */
   int trap;
+  uint32_t threads; /* that run the units of one large kernel */
   uint32_t partitions;
   bringup_placement placement; /* of new storages */
   double fail[SIM_FAULTS];
@@ -99,15 +110,44 @@ typedef struct sim_event {
   uint32_t references;
   uint32_t slot;
   uint32_t next_free;
-  double time_ns; /* device time of completion; valid once done */
+  double time_ns;     /* device time of completion; valid once done */
+  sim_stream *stream; /* where it was recorded: a host wait reports that stream's failure */
+  uint64_t stream_handle;
 } sim_event;
 
-/* One item of a stream. A kernel launch will be one more `run` with its own arguments and costs. */
+/* A function of a loaded binary. Never freed, as a failure names it; its code is gone when the device is closed. */
+typedef struct sim_kernel {
+  bringup_kernel function;
+  void *library;
+  uint32_t arg_count; /* what the binary says it reads; SIM_ANY_COUNT where it does not say */
+  char name[108];
+} sim_kernel;
+#define SIM_ANY_COUNT UINT32_MAX
+
+/* A failed index check: which kernel, the index, the extent. */
+typedef struct sim_report {
+  const sim_kernel *kernel; /* NULL: none failed */
+  int64_t index, extent;
+} sim_report;
+
+/* The threads of a device that help a stream's worker with one large kernel; started with the first one. */
+typedef struct sim_workers {
+  pthread_mutex_t lock;
+  pthread_cond_t wake, done;
+  struct sim_job *jobs; /* kernels that still have units to take */
+  uint32_t count;
+  int stopping;
+  pthread_t threads[SIM_MAX_THREADS];
+} sim_workers;
+
+/* One item of a stream. */
 typedef struct sim_work {
   void (*run)(sim_stream *stream, struct sim_work *work);
-  double host_ns;   /* how long it should take here: decides inline or queued */
-  double device_ns; /* how long the described chip would take: moves the stream's cursor */
-  double floor_ns;  /* device time the host had seen when it submitted this: the work cannot start earlier */
+  int (*keep)(struct sim_work *work); /* called when it is queued: copies what belongs to the caller; 0: no memory */
+  int ran_inline;                     /* set by sim_submit */
+  double host_ns;                     /* how long it should take here: decides inline or queued */
+  double device_ns;                   /* how long the described chip would take: moves the stream's cursor */
+  double floor_ns; /* device time the host had seen when it submitted this: the work cannot start earlier */
   union {
     struct {
       char *dst;
@@ -135,6 +175,13 @@ typedef struct sim_work {
       sim_device *device;
       sim_event *event;
     } event;
+    struct {
+      const sim_kernel *kernel;
+      const uint64_t *args; /* host-side addresses; the caller's until keep has run */
+      uint32_t arg_count;
+      int64_t grid;
+      sim_report report; /* of work that ran inline */
+    } launch;
   } as;
 } sim_work;
 
@@ -151,6 +198,8 @@ struct sim_stream {
   int has_worker, stopping, finished;
   pthread_t worker;
   _Atomic double cursor_ns; /* device time at which the last finished work ended */
+  _Atomic int failed;       /* report_state: written by the worker, taken by the next caller */
+  sim_report report;
 };
 #define SIM_DEAD UINT64_MAX
 
@@ -177,6 +226,11 @@ struct sim_device {
   pthread_mutex_t event_lock;
   sim_event *event_chunks[SIM_EVENT_CHUNKS];
   uint32_t event_count, event_free; /* slots made so far; first free slot + 1 */
+
+  pthread_mutex_t kernel_lock;
+  _Atomic(sim_kernel *) kernel_chunks[SIM_KERNEL_CHUNKS];
+  _Atomic uint32_t kernel_first, kernel_count; /* slots below kernel_first were closed; no slot is used twice */
+  sim_workers workers;
 };
 
 struct sim {
@@ -232,6 +286,10 @@ void sim_streams_close(sim_device *d);
 int sim_on_worker_of(const sim_device *d);
 int32_t sim_stream_find(sim_device *d, uint64_t handle, sim_stream **stream);
 int32_t sim_submit(sim_stream *stream, uint64_t handle, sim_work *work);
+int32_t sim_stream_ready(sim_device *d, uint64_t handle, sim_stream **stream);
+void sim_stream_fail(sim_stream *stream, const sim_report *report);
+int32_t sim_stream_report(sim_stream *stream);
+int sim_start_thread(pthread_t *thread, void *(*function)(void *), void *argument, const char *name);
 int32_t sim_stream_create(void *self, int32_t index, int32_t priority, uint64_t *handle);
 int32_t sim_stream_destroy(void *self, int32_t index, uint64_t handle);
 int32_t sim_host_function(void *self, int32_t index, uint64_t handle, void (*function)(void *), void *argument);
@@ -262,6 +320,19 @@ int32_t sim_copy_placed(sim_device *d, uint64_t dst, uint64_t src, uint64_t nbyt
                         const bringup_placement *placement);
 int32_t sim_relayout(void *self, int32_t index, uint64_t dst, const bringup_placement *dst_placement, uint64_t src,
                      const bringup_placement *src_placement, uint64_t nbytes, uint64_t handle);
+
+/* kernel.c: binaries and their functions */
+int32_t sim_load(void *self, int32_t index, const void *binary, uint64_t nbytes, const char *entry, uint64_t *kernel);
+int32_t sim_kernel_find(sim_device *d, uint64_t handle, const sim_kernel **kernel);
+void sim_kernels_close(sim_device *d);
+
+/* launch.c and workers.c */
+int32_t sim_launch(void *self, int32_t index, uint64_t kernel, const bringup_launch *launch);
+int32_t sim_report_status(const sim_report *report);
+void sim_workers_init(sim_workers *workers);
+void sim_workers_run(sim_device *d, const sim_kernel *kernel, const uint64_t *args, int64_t grid, double host_ns,
+                     sim_report *report);
+void sim_workers_stop(sim_workers *workers);
 
 /* trap.c; the exported ones are called from __init__.py */
 int32_t sim_trap_watch(uint64_t start, uint64_t end);

@@ -5,6 +5,7 @@
  * error.
  */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +54,7 @@ static void *serve(void *argument) {
 }
 
 /* Python's signals belong to its main thread; faults stay with the thread that makes them. */
-static int start_worker(sim_stream *stream) {
+int sim_start_thread(pthread_t *thread, void *(*function)(void *), void *argument, const char *name) {
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -61,14 +62,18 @@ static int start_worker(sim_stream *stream) {
   sigdelset(&all, SIGFPE);
   sigdelset(&all, SIGILL);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int status = pthread_create(&stream->worker, NULL, serve, stream);
+  int status = pthread_create(thread, NULL, function, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (status != 0) return status;
-  stream->has_worker = 1;
+  if (status == 0) pthread_setname_np(*thread, name);
+  return status;
+}
+
+static int start_worker(sim_stream *stream) {
   char name[16];
   snprintf(name, sizeof name, "sim%d.%u", stream->device->index % 100, stream->slot % 10000u);
-  pthread_setname_np(stream->worker, name);
-  return 0;
+  int status = sim_start_thread(&stream->worker, serve, stream, name);
+  stream->has_worker = status == 0;
+  return status;
 }
 
 static int grow(sim_stream *stream) {
@@ -95,6 +100,7 @@ int32_t sim_submit(sim_stream *stream, uint64_t handle, sim_work *work) {
   if (__builtin_expect(atomic_load_explicit(&stream->handle, memory_order_relaxed) != handle, 0)) {
     status = unknown_stream(stream->device, handle); /* destroyed since it was looked up */
   } else if (stream->pending == 0 && work->host_ns < SIM_INLINE_NS) {
+    work->ran_inline = 1;
     run(stream, work);
   } else if (stream->count == stream->capacity && !grow(stream)) {
     status = sim_fail(BRINGUP_ERROR, "no host memory to queue work on stream %llu of device %d",
@@ -104,6 +110,9 @@ int32_t sim_submit(sim_stream *stream, uint64_t handle, sim_work *work) {
     if (error) {
       status = sim_fail(BRINGUP_ERROR, "cannot start a worker thread for stream %llu of device %d: %s",
                         (unsigned long long)handle, stream->device->index, strerror(error));
+    } else if (work->keep && !work->keep(work)) {
+      status = sim_fail(BRINGUP_ERROR, "no host memory to queue work on stream %llu of device %d",
+                        (unsigned long long)handle, stream->device->index);
     } else {
       stream->ring[(stream->head + stream->count) % stream->capacity] = *work;
       stream->count++;
@@ -125,6 +134,36 @@ int32_t sim_stream_find(sim_device *d, uint64_t handle, sim_stream **stream) {
     }
   }
   return unknown_stream(d, handle);
+}
+
+/* ---- a failure of queued work: kept until the next call on the stream, which reports it once ---- */
+typedef enum report_state { NONE, WRITING, KEPT, TAKING } report_state;
+
+/* Called by the stream's worker only. The first failure is the one that counts: later ones may follow from it. */
+void sim_stream_fail(sim_stream *stream, const sim_report *report) {
+  int state = NONE;
+  while (!atomic_compare_exchange_weak(&stream->failed, &state, WRITING)) {
+    if (state == KEPT) return;
+    state = NONE;
+    sched_yield();
+  }
+  stream->report = *report;
+  atomic_store_explicit(&stream->failed, KEPT, memory_order_release);
+}
+
+int32_t sim_stream_report(sim_stream *stream) {
+  if (__builtin_expect(atomic_load_explicit(&stream->failed, memory_order_relaxed) == NONE, 1)) return BRINGUP_OK;
+  int state = KEPT;
+  if (!atomic_compare_exchange_strong(&stream->failed, &state, TAKING)) return BRINGUP_OK; /* another caller has it */
+  sim_report report = stream->report;
+  atomic_store_explicit(&stream->failed, NONE, memory_order_release);
+  return sim_report_status(&report);
+}
+
+/* A stream for new work, which fails here if earlier work of the stream has. */
+int32_t sim_stream_ready(sim_device *d, uint64_t handle, sim_stream **stream) {
+  int32_t status = sim_stream_find(d, handle, stream);
+  return status == BRINGUP_OK ? sim_stream_report(*stream) : status;
 }
 
 /* Whether a slot can serve a new stream; a worker that has ended by itself is joined here. The caller holds
@@ -158,6 +197,7 @@ static uint64_t revive(sim_device *d, sim_stream *stream) {
   if (before > d->retired_ns) d->retired_ns = before; /* the device's clock never goes back */
   pthread_mutex_lock(&stream->lock);
   stream->stopping = stream->finished = 0;
+  atomic_store(&stream->failed, NONE); /* what nobody asked about ends with its stream */
   stream->generation++;
   atomic_store(&stream->cursor_ns, sim_host_floor(d->owner));
   uint64_t handle = stream->slot ? ((uint64_t)(stream->generation & 0x7fffffff) << 16 | stream->slot) : 0;

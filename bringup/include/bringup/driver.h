@@ -31,7 +31,8 @@ typedef enum bringup_status {
   BRINGUP_OUT_OF_MEMORY = 2, /* the allocator frees its cache and tries again; then torch.OutOfMemoryError */
   BRINGUP_INVALID = 3,       /* an argument the driver cannot accept: ValueError */
   BRINGUP_UNSUPPORTED = 4,   /* NotImplementedError */
-  BRINGUP_ABSENT = 5         /* the hardware is not there: RuntimeError that says what was looked for */
+  BRINGUP_ABSENT = 5,        /* the hardware is not there: RuntimeError that says what was looked for */
+  BRINGUP_INDEX_ERROR = 6    /* a kernel met an index out of range: IndexError; the device goes on */
 } bringup_status;
 
 typedef enum bringup_copy_kind {
@@ -94,15 +95,23 @@ typedef struct bringup_device_spec {
   double peak_bandwidth; /* bytes per second; 0 = unknown */
 } bringup_device_spec;
 
-/* One kernel launch. Every argument is 8 bytes: an address, an integer or the bits of a double. */
+/* What a kernel of the C target is: one call runs the work units begin … end-1, several calls may run at once. The
+ * first failed index check of a call writes report[0] = 1 + its number, report[1] = the index, report[2] = the extent;
+ * the three start at 0. */
+typedef void (*bringup_kernel)(const uint64_t *args, int64_t begin, int64_t end, int64_t *report);
+
+/* One kernel launch. Every argument is 8 bytes: an address, an integer or the bits of a number. Addresses come first.
+ */
 typedef struct bringup_launch {
-  const uint64_t *args;
+  const uint64_t *args; /* the driver copies what it needs later */
   uint32_t arg_count;
-  uint32_t grid; /* independent pieces of work: the driver calls the kernel for 0 … grid-1, in any order */
+  uint32_t address_count; /* args[0] … args[address_count-1] are device addresses, or 0 for an empty buffer */
+  uint64_t grid;          /* independent units of work: the driver runs 0 … grid-1, in any order and split */
   uint64_t stream;
   double flops; /* cost of the whole launch, for the clock and for scheduling */
   double bytes;
   const bringup_placement *placements; /* one per argument, or NULL on flat devices */
+  uint32_t *finished; /* may be NULL; set to 1 where nothing of the launch is left to run when the call returns */
 } bringup_launch;
 
 typedef struct bringup_driver {
@@ -127,6 +136,8 @@ typedef struct bringup_driver {
   int32_t (*target)(void *self, char *description, uint64_t size);
   int32_t (*compile)(void *self, const char *source, void **binary, uint64_t *nbytes, void (**binary_free)(void *));
   int32_t (*load)(void *self, int32_t device, const void *binary, uint64_t nbytes, const char *entry, uint64_t *kernel);
+  /* A kernel that reports an index out of range fails with BRINGUP_INDEX_ERROR: this call, where it ran at once; else
+   * the next launch, copy or host wait for an event of that stream, once, and the stream goes on. */
   int32_t (*launch)(void *self, int32_t device, uint64_t kernel, const bringup_launch *launch);
 
   /* ---- asynchrony: without these seven every call is synchronous ---- */

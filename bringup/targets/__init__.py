@@ -1,0 +1,1 @@
+"""Targets turn kernels into source text: C for host and bare-metal compilers (c.py)."""
