@@ -232,3 +232,14 @@ def zero(dtype: DType) -> Array:
     array(0., dtype=float32)
     """
     return np.zeros((), dtype.compute)
+
+
+def reinterpret(x: Array, target: DType) -> Array:
+    """The bits of values as another type, as expr.Bits defines it.
+
+    >>> from bringup.ir.dtypes import int32
+    >>> hex(int(reinterpret(np.float32(1.0), int32)))
+    '0x3f800000'
+    """
+    values = np.where(np.isnan(x), np.asarray(np.nan, x.dtype), x) if x.dtype.kind == "f" else np.asarray(x)
+    return np.ascontiguousarray(values).view(target.compute).reshape(np.shape(x))

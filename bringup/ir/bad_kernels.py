@@ -64,6 +64,7 @@ _BODIES = [
     ("type", "shift of a float", "store z[i] = shl(p, p)"),
     ("type", "a float condition", "store z[i] = where(p, p, p)"),
     ("type", "branches of two types", "store z[i] = where((p < p), p, float64(p))"),
+    ("type", "bits of another size", "store z[i] = float32(bits_int64(z[i]))"),
     ("type", "an fma of integers", "store z[i] = float32(fma(k[i], k[i], k[i]))"),
     ("type", "asindex of a float", "store z[i] = x[i, asindex(p, m, check)]"),
     ("type", "philox with an int64 seed", "store z[i] = float32(philox32(k[i], uint64(0), uint64(0)))"),

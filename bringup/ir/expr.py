@@ -226,6 +226,22 @@ class Cast(Expr):
 
 
 @dataclass(frozen=True)
+class Bits(Expr):
+    """The bits of a value as another type of the same size: float32 with 32-bit integers, float64 with 64-bit ones.
+
+    A NaN has the bits of the quiet NaN 0x7fc00000 (0x7ff8000000000000).
+    """
+
+    x: Expr
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        """The target type."""
+        return self.type
+
+
+@dataclass(frozen=True)
 class Philox(Expr):
     """Draw number ``counter`` of the call ``offset`` under ``seed`` (runtime/philox.h); all three are uint64."""
 

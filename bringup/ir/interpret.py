@@ -33,6 +33,7 @@ from bringup.ir.dtypes import Array, DType, from_storage, to_storage
 from bringup.ir.expr import (
     AsIndex,
     Binary,
+    Bits,
     Cast,
     Const,
     Expr,
@@ -168,6 +169,8 @@ class _Machine:
             return np.where(*(self.value(e, frame) for e in (expr.condition, expr.yes, expr.no)))
         if isinstance(expr, Cast):
             return arithmetic.cast(self.value(expr.x, frame), expr.x.dtype, expr.type)
+        if isinstance(expr, Bits):
+            return arithmetic.reinterpret(self.value(expr.x, frame), expr.type)
         if isinstance(expr, Philox):
             seed, offset, counter = (self.value(e, frame) for e in (expr.seed, expr.offset, expr.counter))
             return philox(seed, offset, counter, expr.bits)

@@ -15,7 +15,22 @@ import numpy as np
 from bringup.ir import arithmetic
 from bringup.ir.arguments import InterpretError, bind_sizes, param_values
 from bringup.ir.dtypes import Array, DType, from_storage, to_storage
-from bringup.ir.expr import AsIndex, Binary, Cast, Const, Expr, Fma, IndexValue, Load, Name, Number, Param, Unary, Where
+from bringup.ir.expr import (
+    AsIndex,
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    IndexValue,
+    Load,
+    Name,
+    Number,
+    Param,
+    Unary,
+    Where,
+)
 from bringup.ir.expr import Philox as PhiloxExpr
 from bringup.ir.fused_multiply_add import fma
 from bringup.ir.index import AxisVar, Index, Size, evaluate, evaluate_sizes
@@ -162,6 +177,8 @@ class _Point:
             return yes if condition else no
         if isinstance(expr, Cast):
             return arithmetic.cast(self.value(expr.x), expr.x.dtype, expr.type)
+        if isinstance(expr, Bits):
+            return arithmetic.reinterpret(self.value(expr.x), expr.type)
         if isinstance(expr, PhiloxExpr):
             return philox(self.value(expr.seed), self.value(expr.offset), self.value(expr.counter), expr.bits)
         assert isinstance(expr, IndexValue)

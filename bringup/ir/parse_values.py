@@ -10,6 +10,7 @@ from bringup.ir.expr import (
     AsIndex,
     AsIndexMode,
     Binary,
+    Bits,
     Cast,
     Const,
     Expr,
@@ -204,6 +205,8 @@ class ValueParser:
             self.expect(")")
             return IndexValue(index)
         parts = self.exprs()
+        if name.startswith("bits_") and name[5:] in DTYPES and len(parts) == 1:
+            return Bits(parts[0], DTYPES[name[5:]])
         if name in UNARY and len(parts) == 1:
             return Unary(name, *parts)
         if name in BINARY and len(parts) == 2:

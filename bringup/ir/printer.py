@@ -5,6 +5,7 @@ from __future__ import annotations
 from bringup.ir.expr import (
     AsIndex,
     Binary,
+    Bits,
     Cast,
     Const,
     Expr,
@@ -90,6 +91,8 @@ def expr_text(expr: Expr) -> str:
         return f"where({_list((expr.condition, expr.yes, expr.no))})"
     if isinstance(expr, Cast):
         return f"{expr.type.name}({expr_text(expr.x)})"
+    if isinstance(expr, Bits):
+        return f"bits_{expr.type.name}({expr_text(expr.x)})"
     assert isinstance(expr, Philox)
     return f"philox{expr.bits}({_list((expr.seed, expr.offset, expr.counter))})"
 

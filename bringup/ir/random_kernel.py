@@ -34,6 +34,7 @@ from bringup.ir.dtypes import (
 )
 from bringup.ir.expr import (
     Binary,
+    Bits,
     Cast,
     Expr,
     Fma,
@@ -236,6 +237,9 @@ class Maker:
             return Cast(self.value(self.dtype(), axes, depth - 1), dtype)
         if choice == 2 and dtype in (float32, float64):
             return Fma(*(self.value(dtype, axes, depth - 1) for _ in range(3)))
+        if choice == 4 and dtype is not boolean and not dtype.is_half:
+            same = [t for t in DTYPES.values() if t.size == dtype.size and not t.is_half and t is not boolean]
+            return Bits(self.value(rng.choice(same), axes, depth - 1), dtype)
         if dtype is boolean and choice < 6:
             other = self.dtype()
             op = rng.choice([op for op in BINARY.values() if op.returns_bool and op.accepts(other)])

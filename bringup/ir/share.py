@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bringup.ir.expr import AsIndex, Binary, Cast, Expr, Fma, Load, Name, Param, Philox, Unary, Where
+from bringup.ir.expr import AsIndex, Binary, Bits, Cast, Expr, Fma, Load, Name, Param, Philox, Unary, Where
 from bringup.ir.fold_values import may_raise
 from bringup.ir.guards import guard_facts
 from bringup.ir.index import Index, rebuild
@@ -51,7 +51,7 @@ class _Sharer:
                 return name
 
     def shareable(self, expr: Expr) -> bool:
-        if not isinstance(expr, (Unary, Binary, Fma, Where, Cast, Philox, Load)):
+        if not isinstance(expr, (Unary, Binary, Fma, Where, Cast, Bits, Philox, Load)):
             return False
         parts = list(subexpressions(expr))
         if any(isinstance(part, Load) and part.buffer in self.written for part in parts) or guard_facts(expr):

@@ -8,6 +8,7 @@ from bringup.ir.dtypes import DType, boolean, float32, float64, uint64
 from bringup.ir.expr import (
     AsIndex,
     Binary,
+    Bits,
     Cast,
     Const,
     Expr,
@@ -155,6 +156,10 @@ def check_expr(expr: Expr, scope: Scope) -> None:
     elif isinstance(expr, Where):
         need(expr.condition.dtype is boolean, "type", "the condition must be bool")
         need(expr.yes.dtype == expr.no.dtype, "type", f"branches of {expr.yes.dtype} and {expr.no.dtype}")
+    elif isinstance(expr, Bits):
+        types = (expr.x.dtype, expr.type)
+        plain = all(t.is_integer or (t.is_float and not t.is_half) for t in types)
+        need(plain and types[0].size == types[1].size, "type", f"the bits of {types[0]} are no {types[1]}")
     elif isinstance(expr, Philox):
         need({e.dtype for e in operands(expr)} == {uint64}, "type", "seed, offset and counter must be uint64")
         need(expr.bits in (32, 64), "type", "32 or 64 bits")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from bringup.ir.expr import (
     AsIndex,
     Binary,
+    Bits,
     Cast,
     Const,
     Expr,
@@ -43,7 +44,7 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
     >>> len(operands(Param("a", float32) + 1.0))
     2
     """
-    if isinstance(expr, (Unary, Cast)):
+    if isinstance(expr, (Unary, Cast, Bits)):
         return (expr.x,)
     if isinstance(expr, Binary):
         return (expr.a, expr.b)
@@ -103,6 +104,8 @@ def rewrite(expr: Expr, value: Callable[[Expr], Expr], index: Callable[[Index], 
         return Unary(expr.op, value(expr.x))
     if isinstance(expr, Cast):
         return Cast(value(expr.x), expr.type)
+    if isinstance(expr, Bits):
+        return Bits(value(expr.x), expr.type)
     if isinstance(expr, Binary):
         return Binary(expr.op, value(expr.a), value(expr.b))
     if isinstance(expr, Fma):
