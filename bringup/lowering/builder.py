@@ -78,7 +78,7 @@ class KernelBuilder:
 
     # ---- arguments ----
 
-    def size(self, number: IntLike, low: int | None = 0) -> Index:
+    def size(self, number: IntLike | Index, low: int | None = 0) -> Index:
         """A number of the call as a size of the kernel; ``low`` is a promise (checked for this call by a guard)."""
         if not isinstance(number, Dim):
             return as_index(number)
@@ -100,8 +100,8 @@ class KernelBuilder:
             return Int(1)
         return self.size(stride, low=None)
 
-    def _memory(self, tensor: Tensor, role: Role, shape: Sequence[IntLike] | None) -> Buffer:
-        extents = tensor.shape if shape is None else shape
+    def _memory(self, tensor: Tensor, role: Role, shape: Sequence[IntLike | Index] | None) -> Buffer:
+        extents: Sequence[IntLike | Index] = tensor.shape if shape is None else shape
         assert len(extents) == tensor.ndim
         if tensor.contiguous:
             # Written as products: targets see which axes lie in one run.
@@ -113,15 +113,15 @@ class KernelBuilder:
         self._buffers.append((buffer, tensor))
         return buffer
 
-    def read(self, tensor: Tensor, shape: Sequence[IntLike] | None = None) -> Buffer:
+    def read(self, tensor: Tensor, shape: Sequence[IntLike | Index] | None = None) -> Buffer:
         """A tensor to load from. ``shape`` replaces its shape by numbers that are known to be the same."""
         return self._memory(tensor, "in", shape)
 
-    def write(self, tensor: Tensor, shape: Sequence[IntLike] | None = None) -> Buffer:
+    def write(self, tensor: Tensor, shape: Sequence[IntLike | Index] | None = None) -> Buffer:
         """A tensor to store to."""
         return self._memory(tensor, "out", shape)
 
-    def update(self, tensor: Tensor, shape: Sequence[IntLike] | None = None) -> Buffer:
+    def update(self, tensor: Tensor, shape: Sequence[IntLike | Index] | None = None) -> Buffer:
         """A tensor to load from and store to, or to combine into."""
         return self._memory(tensor, "inout", shape)
 
@@ -231,7 +231,7 @@ class KernelBuilder:
 
     def reduce(
         self,
-        extents: IntLike | Index | Sequence[IntLike],
+        extents: IntLike | Index | Sequence[IntLike | Index],
         body: Callable[..., Values],
         combine: CombineLike = "add",
         init: Expr | Literal | Sequence[Expr] | None = None,
@@ -243,7 +243,7 @@ class KernelBuilder:
 
     def reduce_many(
         self,
-        extents: IntLike | Index | Sequence[IntLike],
+        extents: IntLike | Index | Sequence[IntLike | Index],
         body: Callable[..., tuple[Expr, ...]],
         combine: CombineLike,
         inits: Sequence[Expr | Literal | None],

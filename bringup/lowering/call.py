@@ -93,10 +93,15 @@ class Number:
 
     def equals(self, number: bool | int | float) -> bool:
         """Asks for a special value; the answer is a guard."""
-        equal = self.value == number
-        if self.slot >= 0:
-            self.trace.scalar_guards[(self.slot, equal, number)] = None
-        return equal
+        return self.trace.compare_scalar(self.slot, "eq", self.value, number)
+
+    def __lt__(self, number: float) -> bool:
+        """Asks on which side of a number it lies; the answer is a guard."""
+        return self.trace.compare_scalar(self.slot, "lt", self.value, number)
+
+    def __gt__(self, number: float) -> bool:
+        """Asks on which side of a number it lies; the answer is a guard."""
+        return self.trace.compare_scalar(self.slot, "gt", self.value, number)
 
     def known(self) -> bool | int | float:
         """The number itself: the kernels that follow hold for this number only."""
@@ -120,7 +125,8 @@ class NumberParam(Param):
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params ("seed", "offset", constants too)."""
+    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params
+    ("seed" and "offset" are those of the call, an int is a constant)."""
 
     kernel: Kernel
     buffers: tuple[Tensor, ...]

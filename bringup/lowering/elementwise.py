@@ -25,11 +25,13 @@ def elementwise(
     formula: Callable[..., Expr | tuple[Expr, ...]],
     compute: DType | Sequence[DType | None],
     name: str = "",
+    builder: bool = False,
 ) -> None:
     """Launches ``out[i] = formula(operands[i]…)``.
 
     Tensors and Numbers among the operands become values of the compute type (one for all, or one each; None: their
-    own); the results are converted to the types of the outputs.
+    own); the results are converted to the types of the outputs. With ``builder`` the formula gets the KernelBuilder
+    first, to name values and to open loops inside an element.
     """
     k = call.kernel(name)
     places, views = common_loops(k, [*outs, *(x for x in operands if isinstance(x, Tensor))])
@@ -46,7 +48,7 @@ def elementwise(
             values.append(k.number(operand, kind or operand.dtype))
         else:
             values.append(operand)
-    found = formula(*values)
+    found = formula(k, *values) if builder else formula(*values)
     for buffer, value in zip(results, found if isinstance(found, tuple) else (found,)):
         k.store(buffer, places, value)
     k.launch()

@@ -20,10 +20,10 @@ def normalized_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, .
     >>> normalized_dims([-1], 3), normalized_dims(None, 2)
     ((2,), (0, 1))
     """
-    if dims is None or dims == [] or dims == ():
+    if dims is None or dims == [] or dims == () or not ndim:
         return tuple(range(ndim))
     given = [dims] if isinstance(dims, int) else dims
-    return tuple(sorted({d % max(ndim, 1) for d in given}))
+    return tuple(sorted({d % ndim for d in given}))
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,20 @@ from bringup.ir.dtypes import DType, boolean, float32
 from bringup.ir.expr import Expr
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.scalar_types import opmath, result_type
+from bringup.lowering.scalar_types import number_type, opmath, result_type
 
 Lowering: TypeAlias = Callable[..., None]
 
 #: Functional overload ("aten::add.Tensor", or "aten::exp" where the overload has no name) → its definition.
 LOWERINGS: dict[str, Lowering] = {}
 
+#: What comes out of an op that PyTorch has no meta kernel for: a function of the arguments as the core describes them
+#: (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that stays undefined.
+Outputs: TypeAlias = Callable[..., Sequence["tuple[str, int, tuple[int, ...], tuple[int, ...]] | None"]]
+OUTPUTS: dict[str, Outputs] = {}
 
-def lowering(*overloads: str) -> Callable[[Lowering], Lowering]:
+
+def lowering(*overloads: str, outputs: Outputs | None = None) -> Callable[[Lowering], Lowering]:
     """Registers ``function(call, *arguments)`` as the definition of some functional overloads.
 
     >>> @lowering("test::nothing")
@@ -37,14 +42,17 @@ def lowering(*overloads: str) -> Callable[[Lowering], Lowering]:
             if overload in LOWERINGS:
                 raise ValueError(f"{overload} has two lowerings")
             LOWERINGS[overload] = function
+            if outputs is not None:
+                OUTPUTS[overload] = outputs
         return function
 
     return register
 
 
 #: same: the operands' common type. float: that, or the default float type for integers. bool: truth values.
-#: own: each operand in its own type.
-To: TypeAlias = Literal["same", "float", "bool", "own"]
+#: own: each operand in its own type. Halves widen to float32 for "same" and "float"; "common" is the common type as it
+#: is, numbers rounded to it: for comparisons and other formulas of a single op.
+To: TypeAlias = Literal["same", "float", "bool", "own", "common"]
 
 
 def pointwise(
@@ -53,12 +61,13 @@ def pointwise(
     to: To = "same",
     promote: Sequence[int] | None = None,
     accept: Callable[[DType], bool] | None = None,
+    builder: bool = False,
 ) -> None:
     """Registers an elementwise op by its formula; ``overloads`` may name several, separated by spaces.
 
     The formula gets tensors and numbers as values of the compute type and other arguments as they are, in the order
     of the schema. ``promote``: which arguments decide the type (all tensors by default; numbers only if named here).
-    ``accept``: compute types that the op has.
+    ``accept``: compute types that the op has. ``builder``: the formula gets the KernelBuilder first (let, loops).
 
     >>> pointwise("test::double", lambda x: x + x)
     >>> LOWERINGS.pop("test::double").__name__
@@ -72,8 +81,10 @@ def pointwise(
         if accept is not None and not accept(compute):
             raise NoKernel(f"{call.op} has no kernel for {compute}")
         call.pointwise = True
-        kinds = [None] * len(arguments) if to == "own" else opmath(boolean if to == "bool" else compute)
-        elementwise(call, call.outs, arguments, formula, kinds)
+        kinds: DType | list[None] = boolean if to == "bool" else compute if to == "common" else opmath(compute)
+        if to == "own":
+            kinds = [None] * len(arguments)
+        elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
 
     lowering(*overloads.split())(lower)
 
@@ -88,5 +99,6 @@ def compute_type(arguments: Sequence[Any], promote: Sequence[int] | None = None)
             (wrapped if argument.wrapped else dimensioned if argument.ndim else zero_dim).append(argument.dtype)
         elif isinstance(argument, Number) and (argument.tensor_dtype is not None if promote is None else n in promote):
             number = argument.tensor_dtype is None or argument.wrapped
-            (wrapped if number else zero_dim).append(argument.dtype)
+            # PyTorch wraps a Python float as float64, but it promotes as the default float type.
+            (wrapped if number else zero_dim).append(number_type(argument.value) if number else argument.dtype)
     return result_type(dimensioned, zero_dim, wrapped)

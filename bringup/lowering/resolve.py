@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bringup import debug
 from bringup.ir.index import FloorDiv, Index, Int, Max, Min, Mod, Size, Sum, substitute
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.loader import Compiled
-from bringup.lowering.registry import Lowering
+from bringup.lowering.registry import OUTPUTS, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF
 from bringup.lowering.symbolic import Trace, index_of
 
@@ -62,7 +63,9 @@ def flatten(arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Flat:
     for argument in arguments:
         visit(argument)
     for output in outputs or ():
-        if output[0] == "new":
+        if output is None:
+            key.append(None)
+        elif output[0] == "new":
             key.append((output[1], len(output[2]), is_dense(output[2], output[3])))
             numbers.extend(output[2])
             numbers.extend(output[3])
@@ -109,7 +112,11 @@ def trace_call(op: str, arguments: Sequence[Any], outputs: Sequence[Any] | None)
     values = [visit(argument) for argument in arguments]
     outs: list[Tensor] = []
     for n, output in enumerate(outputs or ()):
-        if output[0] == "new":
+        if (
+            output is None
+        ):  # stays undefined (a gradient that is not asked for): empty, so that places keep their numbers
+            outs.append(Tensor(("output", n), BY_CODE[0], (0,), (1,), contiguous=True))
+        elif output[0] == "new":
             dense = is_dense(output[2], output[3])
             shape, steps = layout(f"o{n}", output[2], output[3], dense)
             outs.append(Tensor(("output", n), dtype_of(output[1]), shape, steps, contiguous=dense))
@@ -165,7 +172,8 @@ class Structure:
     fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
 
 
-_FLAG_POINTWISE, _FLAG_RANDOM = 1, 2
+_FLAG_POINTWISE, _FLAG_RANDOM, _FLAG_REFUSED = 1, 2, 8
+_RELATIONS = ("eq", "ne", "lt", "ge", "gt", "le")  # as the core numbers them
 _IMMEDIATE, _TENSOR, _OUTPUT, _TEMPORARY, _SCALAR, _SEED, _OFFSET = range(7)
 _MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
 
@@ -207,6 +215,11 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
     return Structure(call, space["holds"], space["fill"])
 
 
+def scalar_guards(trace: Trace) -> list[tuple[int, int, bool | int | float]]:
+    """The guards on scalars as the core takes them."""
+    return [(slot, _RELATIONS.index(relation), number) for slot, relation, number in trace.scalar_guards]
+
+
 class Resolver:
     """Plans for the calls of all devices; ``compile_kernel(device, kernel)`` puts a kernel there."""
 
@@ -228,38 +241,53 @@ class Resolver:
         """A plan for the call, or None if it has no kernel."""
         definition, count = self._lowerings[op]
         arguments = arguments[:count]
+        made = None
+        if outputs is None and op in OUTPUTS:
+            outputs = made = OUTPUTS[op](*arguments)
         flat = flatten(arguments, outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
             if structure.holds(flat.numbers, flat.scalars):
-                return self._plan(structure, flat)
+                return self._plan(structure, flat, made)
+        call, values = trace_call(op, arguments, outputs)
         try:
-            structure = self._lower(op, device, definition, arguments, outputs)
+            structure = self._lower(device, definition, call, values)
         except NoKernel as reason:
             self.refusals[op] = str(reason)
-            return None
+            debug.say(1, f"no kernel for {op}: {reason}")
+            return self._make_plan([], [], scalar_guards(call.trace), _FLAG_REFUSED)
         with self._lock:
             self._structures.setdefault(key, []).insert(0, structure)
-        return self._plan(structure, flat)
+        return self._plan(structure, flat, made)
 
-    def _lower(
-        self, op: str, device: int, definition: Lowering, arguments: Sequence[Any], outputs: Sequence[Any] | None
-    ) -> Structure:
-        call = lower(op, definition, arguments, outputs)
+    def _lower(self, device: int, definition: Lowering, call: Call, values: Sequence[Any]) -> Structure:
+        run_lowering(definition, call, values)
         return structure_of(call, [self._compile(device, launch.kernel) for launch in call.launches])
 
-    def _plan(self, structure: Structure, flat: Flat) -> Any:
+    def _plan(self, structure: Structure, flat: Flat, made: Sequence[Any] | None) -> Any:
         launches, temporaries = structure.fill(flat.numbers)
         call = structure.call
-        guards = [(slot, 0 if equal else 1, value) for slot, equal, value in call.trace.scalar_guards]
+        guards = scalar_guards(call.trace)
         flags = (_FLAG_POINTWISE if call.pointwise else 0) | (_FLAG_RANDOM if call.random else 0)
-        return self._make_plan(launches, temporaries, guards, flags)
+        if made is None:
+            return self._make_plan(launches, temporaries, guards, flags)
+        outputs = [None if output is None else output[1:] for output in made]
+        return self._make_plan(launches, temporaries, guards, flags, outputs)
 
 
 def lower(op: str, definition: Lowering, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Call:
-    """One call, lowered: no kernels at all where there is nothing to compute."""
+    """One call, lowered, without a device."""
     call, values = trace_call(op, arguments, outputs)
-    if call.outs and all(out.numel == 0 for out in call.outs):
-        return call
-    definition(call, *values)
+    run_lowering(definition, call, values)
     return call
+
+
+def run_lowering(definition: Lowering, call: Call, values: Sequence[Any]) -> None:
+    """Fills a traced call; no kernels at all where there is nothing to compute."""
+    if call.outs and all(out.numel == 0 for out in call.outs):
+        if not any(isinstance(value, Tensor) for value in values):
+            for number in values:  # they may have decided the sizes: arange(0) is no plan for arange(5)
+                if isinstance(number, Number):
+                    number.known()
+        return
+    definition(call, *values)

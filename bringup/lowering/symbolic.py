@@ -38,8 +38,8 @@ class Trace:
     def __init__(self) -> None:
         self.symbols: dict[str, int] = {}
         self._guards: dict[tuple[str, Index], None] = {}
-        #: (scalar slot, must be equal, number)
-        self.scalar_guards: dict[tuple[int, bool, bool | int | float], None] = {}
+        #: (scalar slot, relation, number): the scalar compares with the number that way.
+        self.scalar_guards: dict[tuple[int, str, bool | int | float], None] = {}
 
     @property
     def guards(self) -> list[tuple[str, Index]]:
@@ -58,13 +58,20 @@ class Trace:
             self._guards[(relation if answer else _OPPOSITE[relation], index)] = None
         return answer
 
+    def compare_scalar(self, slot: int, relation: str, value: float, number: float) -> bool:
+        """The same for a scalar of the call; a slot below 0 is a number that is the same in every call."""
+        answer = bool(_COMPARE[relation](value, number))  # type: ignore[arg-type]
+        if slot >= 0:
+            self.scalar_guards[(slot, relation if answer else _OPPOSITE[relation], number)] = None
+        return answer
+
     def guard_code(self, place: Callable[[Index], str]) -> str:
         """The guards as a Python expression over ``v`` and, for scalars, ``s``."""
         parts = [f"{place(index)} {_SYMBOL[relation]} 0" for relation, index in self._guards]
-        for slot, equal, number in self.scalar_guards:
+        for slot, relation, number in self.scalar_guards:
             # repr of an infinity is no Python expression.
             known = repr(number) if abs(number) != float("inf") else f"float({str(number)!r})"
-            parts.append(f"s[{slot}] {'==' if equal else '!='} {known}")
+            parts.append(f"s[{slot}] {_SYMBOL[relation]} {known}")
         return " and ".join(parts) or "True"
 
 

@@ -1,0 +1,187 @@
+"""The gradients of attention: the probabilities are computed again, block by block, once for the queries' gradient and
+once for the keys' and values'. Every element of a gradient belongs to one grid point: no atomics, the same every time.
+
+With P the probabilities, D what dropout multiplies them with, and delta the sum of grad × out of a query:
+dV = (P D)ᵀ grad,  dS = P (D (grad × Vᵀ) - delta),  dQ = scale × dS × K,  dK = scale × dSᵀ × Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from bringup.ir.dtypes import uint64
+from bringup.ir.expr import Cast, Expr, IndexValue, Load, unary
+from bringup.ir.index import AxisVar, Index, as_index
+from bringup.lowering.attention import (
+    BLOCK,
+    ROWS,
+    Described,
+    Heads,
+    New,
+    Scores,
+    Tile,
+    blocks_of,
+    like,
+    turned,
+    unmasked,
+)
+from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.registry import lowering
+
+#: (query, key) → what dropout multiplies a probability with; None without dropout.
+_Kept: TypeAlias = "Callable[[Index, Index], Expr | None]"
+
+
+def outputs(grad: Described, query: Described, key: Described, value: Described, *_: object) -> list[New]:
+    """The gradients of query, key and value."""
+    return [like(tensor, tensor[3][-1]) for tensor in (query, key, value)]
+
+
+@lowering("bringup::attention_backward", outputs=outputs)
+def attention_backward(
+    call: Call,
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    drawn: Tensor,
+    dropout: Number,
+    causal: bool,
+    scale: Number,
+) -> None:
+    """The gradients of query, key and value."""
+    heads = Heads.of(query, key, value, mask, dropout, causal, scale)
+    backward = _Backward(call, heads, grad, out, logsumexp, drawn if dropout > 0 else None)
+    backward.query_gradient(call.outs[0])
+    backward.key_and_value_gradients(call.outs[1], call.outs[2])
+
+
+class _Backward:
+    """What both kernels read."""
+
+    def __init__(
+        self, call: Call, heads: Heads, grad: Tensor, out: Tensor, logsumexp: Tensor, drawn: Tensor | None
+    ) -> None:
+        self.call, self.heads, self.drawn = call, heads, drawn
+        self.grad, self.sums = heads.per_query(grad, heads.width), heads.per_query(logsumexp)
+        self.deltas = self._deltas(heads.per_query(out, heads.width))
+
+    def _deltas(self, out: Tensor) -> Tensor:
+        """The sum of grad × out of each query."""
+        heads, k = self.heads, self.call.kernel("attention_delta")
+        deltas = self.call.temporary(heads.wide, (*heads.outer, heads.queries))
+        at = [*(k.grid(extent) for extent in heads.outer), k.grid(heads.queries)]
+        x, g, y = k.read(out), k.read(self.grad), k.write(deltas)
+        total = k.reduce(heads.width, lambda e: convert(x.at(*at, e), heads.wide) * convert(g.at(*at, e), heads.wide))
+        k.store(y, at, total)
+        k.launch()
+        return deltas
+
+    def _kept(self, k: KernelBuilder, scores: Scores) -> _Kept:
+        """What dropout multiplies a probability with, as the forward pass drew it; None without dropout."""
+        if self.drawn is None:
+            return lambda query, key: None
+        words = k.read(self.drawn, (2,))
+        seed, offset = (k.let(Cast(words[n], uint64)) for n in (0, 1))
+        return lambda query, key: scores.kept(seed, offset, query, key)
+
+    def query_gradient(self, out: Tensor) -> None:
+        """dQ: 8 queries against all keys."""
+        call, heads = self.call, self.heads
+        wide = heads.wide
+        keys, values = turned(call, heads.key, wide), turned(call, heads.value, wide)
+        k = call.kernel("attention_grad_query")
+        tile = Tile.over(k, heads.outer, heads.queries, wide)
+        shared = (*tile.outer[:2], as_index(0))
+        kt, vt, rows = k.read(keys), k.read(values), k.read(heads.key)
+        sums, deltas = k.read(self.sums), k.read(self.deltas)
+        y = k.write(heads.per_query(out, heads.depth))
+        scores = Scores.of(k, heads, tile.outer)
+        kept = self._kept(k, scores)
+        q = tile.held(k.read(heads.query), tile.outer, heads.depth)
+        g = tile.held(k.read(self.grad), tile.outer, heads.width)
+        result = tile.filled((ROWS, heads.depth), 0)
+        p, d = k.local(wide, (ROWS, BLOCK)), k.local(wide, (ROWS, BLOCK))
+
+        def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+            first = n * BLOCK
+            tile.products(
+                q,
+                lambda e, j: kt.at(*shared, n, e, j),
+                p,
+                lambda r, total, j: scores.at(total, tile.row(r), first + j),
+            )
+            tile.products(g, lambda e, j: vt.at(*shared, n, e, j), d, lambda r, total, j: total)
+            with k.loop(ROWS) as r:
+                row = tile.row(r)
+                inside = IndexValue(row) < IndexValue(scores.queries)
+                shift, delta = (k.let(Load(x.name, (*tile.outer, row), x.dtype, inside)) for x in (sums, deltas))
+                with k.loop(BLOCK) as j:
+                    share = unary("exp", p[r, j] - unmasked(shift))
+                    factor = kept(row, first + j)
+                    k.store(d, (r, j), share * ((d[r, j] if factor is None else d[r, j] * factor) - delta))
+            tile.accumulate(result, d, tile.columns(rows, shared, first, scores.keys))
+            return ()
+
+        k.sequential(blocks_of(heads.keys, BLOCK), (), block)
+        tile.deliver(y, tile.outer, lambda r, e: result[r, e] * scores.scale, heads.depth)
+        k.launch()
+
+    def key_and_value_gradients(self, out_key: Tensor, out_value: Tensor) -> None:
+        """dK and dV: 8 keys against all queries of all heads that share them."""
+        call, heads = self.call, self.heads
+        wide = heads.wide
+        queries, grads = turned(call, heads.query, wide), turned(call, self.grad, wide)
+        k = call.kernel("attention_grad_key_value")
+        tile = Tile.over(k, heads.outer[:2], heads.keys, wide)
+        shared = (*tile.outer, as_index(0))
+        qt, gt = k.read(queries), k.read(grads)
+        q, g = k.read(heads.query), k.read(self.grad)
+        sums, deltas = k.read(self.sums), k.read(self.deltas)
+        y_key, y_value = k.write(heads.per_key(out_key, heads.depth)), k.write(heads.per_key(out_value, heads.width))
+        keys = tile.held(k.read(heads.key), shared, heads.depth)
+        values = tile.held(k.read(heads.value), shared, heads.width)
+        d_key, d_value = tile.filled((ROWS, heads.depth), 0), tile.filled((ROWS, heads.width), 0)
+        p, d = k.local(wide, (ROWS, BLOCK)), k.local(wide, (ROWS, BLOCK))
+        mask = Scores.of(k, heads, shared).mask
+
+        def head(group: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+            at: tuple[Index, ...] = (*tile.outer, group)
+            scores = Scores.of(k, heads, at, mask)
+            kept = self._kept(k, scores)
+
+            def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+                first = n * BLOCK
+                tile.products(
+                    keys,
+                    lambda e, i: qt.at(*at, n, e, i),
+                    p,
+                    lambda r, total, i: scores.at(total, first + i, tile.row(r)),
+                )
+                tile.products(values, lambda e, i: gt.at(*at, n, e, i), d, lambda r, total, i: total)
+                with k.loop(ROWS) as r, k.loop(BLOCK) as i:
+                    inside = IndexValue(first + i) < IndexValue(scores.queries)
+                    shift, delta = (Load(x.name, (*at, first + i), x.dtype, inside) for x in (sums, deltas))
+                    share = k.let(unary("exp", p[r, i] - unmasked(shift)))
+                    factor = kept(first + i, tile.row(r))
+                    named = None if factor is None else k.let(factor)
+                    grad = d[r, i] if named is None else d[r, i] * named
+                    k.store(d, (r, i), share * (grad - delta))
+                    k.store(p, (r, i), share if named is None else share * named)
+                tile.accumulate(d_value, p, tile.columns(g, at, first, scores.queries))
+                tile.accumulate(d_key, d, tile.columns(q, at, first, scores.queries))
+                return ()
+
+            k.sequential(blocks_of(heads.queries, BLOCK), (), block)
+            return ()
+
+        k.sequential(heads.outer[2], (), head)
+        scale = k.number(heads.scale, wide)
+        tile.deliver(y_key, shared, lambda r, e: d_key[r, e] * scale, heads.depth)
+        tile.deliver(y_value, shared, lambda r, e: d_value[r, e], heads.width)
+        k.launch()

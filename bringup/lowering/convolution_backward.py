@@ -1,0 +1,121 @@
+"""Gradients of convolutions: of the input the transposed convolution, of the weight a contraction over positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bringup.ir.expr import Expr
+from bringup.ir.guards import within
+from bringup.ir.index import Index
+from bringup.lowering.builder import convert
+from bringup.lowering.call import Call, Tensor
+from bringup.lowering.convolution import (
+    Geometry,
+    channels_of,
+    checked,
+    correlate,
+    geometry,
+    grid_of,
+    guarded,
+    image,
+    is_channels_last,
+    spread,
+    strides_in_format,
+)
+from bringup.lowering.reduction import rows
+from bringup.lowering.registry import lowering
+from bringup.lowering.scalar_types import opmath
+
+
+def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape: Geometry) -> None:
+    """``out[a, e, r] = sum over b, u of small[b, a, u] × large[b, e, s·u + d·r - p]``, within each group."""
+    groups, space = shape.groups, list(zip(shape.stride, shape.dilation, shape.padding))
+    a_count, e_count = channels_of(out, groups)
+    many = [large.shape[1] // e_count] if groups > 1 else []
+    y_image = image(out, 0, many, a_count)
+    small_image, large_image = image(small, 1, many, a_count), image(large, 1, many, e_count)
+    k = call.kernel()
+    g, e, a, r = grid_of(k, y_image.last, many, e_count, a_count, out.shape[2:])
+    batch, extents = small.shape[0], [k.size(extent) for extent in large.shape[2:]]
+    x = k.read(small_image.tensor, small_image.shape([batch], [*many, a_count], small.shape[2:]))
+    z = k.read(large_image.tensor, large_image.shape([batch], [*many, e_count], large.shape[2:]))
+    y = k.write(y_image.tensor, y_image.shape([*many, a_count], [e_count], out.shape[2:]))
+
+    def factors(b: Index, *u: Index) -> tuple[Expr, Expr]:
+        at = [s * place + d * tap - p for place, tap, (s, d, p) in zip(u, r, space)]
+        guards = [within(place, extent) for place, extent in zip(at, extents)]
+        left = x.at(*small_image.place([b], [*g, a], u))
+        return left, guarded(z, large_image.place([b], [*g, e], at), guards)
+
+    if (
+        groups > 1 and isinstance(a_count, int) and isinstance(e_count, int)
+    ):  # depthwise: one number per tap, 32 partial sums along a row
+        wide = small.dtype.accumulate
+
+        def product(*j: Index) -> Expr:
+            left, right = factors(*j)
+            return convert(left, wide) * convert(right, wide)
+
+        total = k.reduce([batch, *small.shape[2:]], product)
+    else:
+        total = k.contract([batch, *small.shape[2:]], factors)
+    k.store(y, y_image.place([*g, a], [e], r), total)
+    k.launch()
+
+
+def bias_gradient(call: Call, out: Tensor, grad: Tensor) -> None:
+    """The sum over everything but the channels."""
+    k = call.kernel()
+    row, (y,) = rows(k, grad, [0, *range(2, grad.ndim)], [out], False)
+    k.store(y, row.kept, k.reduce(row.folded, lambda *j: convert(row(*j), opmath(grad.dtype))))
+    k.launch()
+
+
+def _outputs(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    extra: Any,
+    groups: Any,
+    mask: Sequence[bool],
+) -> list[Any]:
+    _, _, code, sizes, strides, _ = x
+    last = is_channels_last(sizes, strides) or is_channels_last(weight[3], weight[4])
+    channels = grad[3][1]
+    results = [
+        ("new", code, tuple(sizes), strides_in_format(sizes, last)),
+        ("new", code, tuple(weight[3]), strides_in_format(weight[3], last)),
+        ("new", code, (channels,), (1,)),
+    ]
+    return [result if wanted else None for result, wanted in zip(results, mask)]
+
+
+@lowering("aten::convolution_backward_overrideable", outputs=_outputs)
+def convolution_backward(
+    call: Call,
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> None:
+    """The gradients that the mask asks for, of input, weight and bias."""
+    checked(call, grad_output, input, weight)
+    shape = geometry(stride, padding, dilation, groups, input.ndim - 2)
+    if output_mask[0]:
+        (correlate if transposed else spread)(call, call.outs[0], grad_output, weight, None, shape)
+    if output_mask[1]:
+        small, large = (input, grad_output) if transposed else (grad_output, input)
+        weight_gradient(call, call.outs[1], small, large, shape)
+    if output_mask[2]:
+        bias_gradient(call, call.outs[2], grad_output)

@@ -1,0 +1,114 @@
+"""Loops over images [… , space]: grids in memory order, padded elements, positions inside a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from bringup.ir.expr import AsIndex, Expr, Load, Name
+from bringup.ir.index import AxisVar, Index, IndexLike, Int
+from bringup.ir.kernel import Buffer
+from bringup.lowering.builder import KernelBuilder
+from bringup.lowering.call import Call, Tensor
+from bringup.lowering.elementwise import elementwise
+from bringup.lowering.scalar_types import opmath
+from bringup.lowering.symbolic import IntLike, hint_of
+
+
+def each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number per dimension; a single one stands for all.
+
+    >>> each([3], 2)
+    (3, 3)
+    """
+    return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
+
+
+def grid_by_memory(k: KernelBuilder, out: Tensor, extents: Sequence[Any] | None = None) -> tuple[AxisVar, ...]:
+    """Grid axes over a tensor (or over extents known to be its own), the innermost in memory innermost. No guards: any
+    order means the same.
+    """
+    shape = out.shape if extents is None else extents
+    order = sorted(range(out.ndim), key=lambda d: -abs(hint_of(out.strides[d])))
+    axes = {d: k.grid(shape[d]) for d in order}
+    return tuple(axes[d] for d in range(out.ndim))
+
+
+def every(conditions: Sequence[Expr]) -> Expr | None:
+    """All conditions at once; None of none.
+
+    >>> every([]) is None
+    True
+    """
+    joint: Expr | None = None
+    for condition in conditions:
+        joint = condition if joint is None else joint & condition
+    return joint
+
+
+def element(buffer: Buffer, place: Sequence[IndexLike], guards: Sequence[Expr] = (), other: Expr | None = None) -> Load:
+    """An element where all guards hold, elsewhere ``other`` or 0."""
+    load = buffer.at(*place)
+    return load if not guards else Load(load.buffer, load.indices, load.type, every(guards), other)
+
+
+def position(place: Sequence[Index], extents: Sequence[Index]) -> Index:
+    """The position in a dense plane, as pooling indices count.
+
+    >>> position([Int(1), Int(2)], [Int(4), Int(5)])
+    Int(value=7)
+    """
+    total: Index = Int(0)
+    for at, extent in zip(place, extents):
+        total = total * extent + at
+    return total
+
+
+def place_of(value: Expr, extents: Sequence[Index]) -> list[Index]:
+    """The place in a plane of a position that is data, checked; the inverse of ``position``."""
+    count: Index = Int(1)
+    for extent in extents:
+        count = count * extent
+    flat: Index = AsIndex(value, count)
+    place: list[Index] = []
+    for extent in reversed(extents[1:]):
+        place.insert(0, flat % extent)
+        flat = flat // extent
+    return [flat, *place]
+
+
+#: What a position of the source adds to the output: places inside the plane, and values.
+Terms = Callable[[KernelBuilder, Sequence[AxisVar], Sequence[AxisVar]], Sequence[tuple[Sequence[Index], Expr]]]
+
+
+def scatter_planes(call: Call, out: Tensor, dims: int, positions: Sequence[IntLike], terms: Terms) -> None:
+    """Sums ``terms(kernel, plane, position)`` into planes of 0: planes run in parallel, the positions of one in order.
+
+    So places may depend on data and meet, and the sums are the same on every run. Halves are summed up in float32.
+    """
+    lead = out.ndim - dims
+    total = out if opmath(out.dtype) is out.dtype else call.temporary(opmath(out.dtype), out.shape)
+    k = call.kernel()
+    plane = tuple(k.grid(extent) for extent in out.shape[:lead])
+    y = k.update(total)
+    with ExitStack() as loops:
+        place = [loops.enter_context(k.loop(extent)) for extent in out.shape[lead:]]
+        k.store(y, (*plane, *place), 0)
+
+    def walk(done: tuple[AxisVar, ...]) -> None:
+        if len(done) == len(positions):
+            for target, value in terms(k, plane, done):
+                k.store(y, (*plane, *target), value, combine="add")
+            return
+
+        def step(u: AxisVar, _: tuple[Name, ...]) -> tuple[Expr, ...]:
+            walk((*done, u))
+            return ()
+
+        k.sequential(positions[len(done)], (), step)
+
+    walk(())
+    k.launch()
+    if total is not out:
+        elementwise(call, [out], [total], lambda value: value, opmath(out.dtype))

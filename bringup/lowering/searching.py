@@ -1,0 +1,116 @@
+"""Where a value belongs in a sorted sequence (searchsorted, bucketize), and whether it is among some (isin)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bringup.ir.dtypes import DType, int64
+from bringup.ir.expr import AsIndex, Expr, IndexValue, Load, const
+from bringup.ir.index import AxisVar
+from bringup.ir.kernel import Buffer
+from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.elementwise import common_loops
+from bringup.lowering.formulas import binary, false, unary, where
+from bringup.lowering.registry import compute_type, lowering
+from bringup.lowering.symbolic import IntLike
+
+
+def _bits(extent: IntLike) -> int:
+    """Steps of a bisection: one of a few numbers, so that few kernels serve all lengths."""
+    return next(bits for bits in (4, 8, 12, 16, 20, 24, 32, 40, 63) if extent < 1 << bits)
+
+
+def _bisected(
+    k: KernelBuilder,
+    sequence: Buffer,
+    row: tuple[AxisVar, ...],
+    extent: IntLike,
+    value: Expr,
+    right: bool,
+    order: Buffer | None,
+) -> Expr:
+    """How many elements come before the value: binary digits of the answer, the highest first. NaN comes last."""
+    bits, length = _bits(extent), k.size(extent)
+    before = "gt" if right else "ge"
+
+    def step(j: AxisVar, state: tuple[Expr, ...]) -> tuple[Expr, Expr]:
+        position, stride = state
+        candidate = k.let(position + stride)
+        place = AsIndex(candidate - 1, length, "skip")
+        if order is not None:
+            place = AsIndex(k.let(Load(order.name, (*row, place), int64)), length, "skip")
+        element = convert(Load(sequence.name, (*row, place), sequence.dtype), value.dtype)
+        inside = candidate <= IndexValue(length)
+        taken = inside & unary("not", binary(before, element, value))
+        return where(taken, candidate, position), binary("shr", stride, 1)
+
+    zero, half = const(0, int64), const(1 << (bits - 1), int64)
+    return k.sequential(bits, (zero, half), step)[0]
+
+
+def _search(call: Call, sequence: Tensor, values: Any, right: bool, order: Tensor | None = None) -> None:
+    kind: DType = compute_type((sequence, values), (0, 1))
+    extent = sequence.shape[-1]
+    k = call.kernel()
+    row: tuple[AxisVar, ...] = ()
+    shape = sequence.shape
+    if isinstance(values, Number) or sequence.ndim == 1:
+        axes, views = common_loops(k, [*call.outs, *([values] if isinstance(values, Tensor) else [])])
+    else:
+        views = [call.outs[0].view(values.shape, call.outs[0].strides), values]
+        axes = tuple(k.grid(size) for size in values.shape)
+        row, shape = axes[:-1], (*values.shape[:-1], extent)
+    y = k.write(views[0])
+    value = _value(k, values, axes, views, kind)
+    sorter = k.read(order, shape) if order is not None else None
+    k.store(y, axes, _bisected(k, k.read(sequence, shape), row, extent, value, right, sorter))
+    k.launch()
+
+
+def _value(k: KernelBuilder, operand: Any, axes: tuple[AxisVar, ...], views: list[Tensor], kind: DType) -> Expr:
+    if isinstance(operand, Number):
+        return k.number(operand, kind)
+    return k.let(convert(k.read(views[1]).at(*axes), kind))
+
+
+@lowering("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
+def searchsorted(
+    call: Call,
+    sorted_sequence: Tensor,
+    values: Any,
+    out_int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: Tensor | None,
+) -> None:
+    """Along the last dimension; rows of values have their own sequence unless there is only one."""
+    _search(call, sorted_sequence, values, right or side == "right", sorter)
+
+
+@lowering("aten::bucketize.Tensor", "aten::bucketize.Scalar")
+def bucketize(call: Call, self: Any, boundaries: Tensor, out_int32: bool, right: bool) -> None:
+    """Searchsorted with the values first."""
+    _search(call, boundaries, self, right)
+
+
+@lowering("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor")
+def isin(call: Call, elements: Any, tests: Any, assume_unique: bool, invert: bool) -> None:
+    """Compares every element with every test element."""
+    kind = compute_type((elements, tests), (0, 1))
+    k = call.kernel()
+    axes, views = common_loops(k, [*call.outs, *([elements] if isinstance(elements, Tensor) else [])])
+    y = k.write(views[0])
+    value = _value(k, elements, axes, views, kind)
+    if isinstance(tests, Number):
+        found = binary("eq", value, k.number(tests, kind))
+    else:
+        among = k.read(tests)
+        found = k.reduce(
+            tests.shape or [1],
+            lambda *j: binary("eq", value, convert(among.at(*(j if tests.ndim else ())), kind)),
+            "or",
+            false(),
+        )
+    k.store(y, axes, unary("not", found) if invert else found)
+    k.launch()
