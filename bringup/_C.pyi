@@ -1,6 +1,6 @@
 """The C++ core as Python sees it. Device indices are torch's: over all active drivers, 0 … device_count()-1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,4 +96,64 @@ def set_stack_capture(function: Callable[[], str] | None) -> None:
 
 # ---- routes ----
 def routes() -> dict[str, str]:
-    """Every ATen op on the device: name with overload → library | native | random | composite | error."""
+    """Every ATen op on the device: name with overload → library | native | random | kernel | composite | error."""
+
+# ---- compiled kernels ----
+class Plan:
+    """What calls of one signature launch; made by make_plan, immutable, may serve several signatures."""
+
+def load_kernel(device: int, binary: bytes, entry: str) -> int:
+    """The driver's handle of a compiled kernel; it lives as long as the process."""
+
+def make_plan(
+    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
+    temporaries: Sequence[int],
+    guards: Sequence[tuple[int, int, float]],
+    flags: int,
+    outputs: Sequence[tuple[int, Sequence[int], Sequence[int]] | tuple[int] | None] | None = None,
+) -> Plan:
+    """A plan: which kernels run, one after the other, and where their arguments come from.
+
+    ``launches``: (kernel, work units, flops, bytes, args); one of 0 units is skipped. An argument is (kind, a, b):
+    0 immediate (a: 64 bits), 1 tensor (a: tensor slot, b: byte offset), 2 output (a: index, b: byte offset),
+    3 temporary (a: index, b: byte offset), 4 scalar (a: scalar slot, b: scalar type of the argument), 5 seed, 6 offset.
+    Addresses come first. A Scalar that its type cannot hold is an error, unless 256 is added to b: then it wraps
+    around, as the value of a 0-dim tensor always does.
+    ``temporaries``: bytes of each. ``guards``: (scalar slot, relation, value), which must all hold; relations are
+    0 ==, 1 !=, 2 <, 3 >=, 4 >, 5 <=, where each odd one is "not the one before", also of NaN.
+    ``flags``: 1 POINTWISE: an input may be the memory of an output, element for element (an in-place op whose plan may
+    write self where it lies sets it too); without it an in-place call, and an out= call that overlaps an input, runs
+    the functional form and copies. 2 RANDOM: reserve Philox numbers, once per call. 4 FUNCTIONAL: always do so.
+    8 REFUSED: no kernel serves calls that the guards describe.
+    ``outputs``: for an op without a meta kernel, per returned tensor (scalar type, sizes, strides), (tensor slot,), or
+    None for an undefined one.
+    """
+
+def set_kernel_resolver(
+    resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,
+) -> None:
+    """Who makes the plan of a signature that is met for the first time: resolve(op, device, arguments, outputs).
+
+    Called with the GIL, from any thread (autograd's as well), once per signature, without the user's modes. Its
+    exception is the call's; None means that no kernel serves such calls, which is remembered. Ops that it calls itself
+    and that miss take the old route.
+
+    ``arguments``, one per argument of the schema: a device tensor is ("t", slot, scalar type, sizes, strides, flags)
+    with flags 1 wrapped number, 2 contiguous; a 0-dim CPU tensor ("n", scalar slot, scalar type, value, flags); a
+    Scalar or float ("s", scalar slot, None, value, 0); lists of them are lists; anything else is its plain value
+    (dtypes are ints), and None for generators and undefined tensors. An out= tensor is shown as it will be, resized.
+    ``outputs``, one per returned tensor, lists flattened: ("new", scalar type, sizes, strides) or ("arg", slot), None
+    where nothing is to be computed; None in place of the list if the op has no meta kernel.
+    """
+
+def register_kernels(overloads: Sequence[tuple[str, str]]) -> None:
+    """Serves overloads by compiled kernels, on devices whose driver has them: ("aten::add_.Tensor", functional form).
+
+    The functional form ("aten::add.Tensor", or "") stands in where a kernel may not write its output in place. What ran
+    before still runs on other devices, and where the resolver has no plan.
+    """
+
+def kernel_cache_info() -> dict[str, int]:
+    """entries (signatures), plans, refused (signatures without a kernel), hits and misses, over all ops."""
+
+def kernel_cache_clear() -> None: ...

@@ -350,6 +350,10 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         from bringup import library_ops
 
         library_ops.register(active)
+    if any(all(map(driver.driver.offers, ("compile", "load", "launch"))) for driver in active):
+        from bringup.lowering import activation
+
+        activation.install(core, lambda index: driver_of(index).driver)
     ledger.install(policy)
     import atexit
 

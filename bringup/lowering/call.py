@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Param
-from bringup.ir.kernel import Kernel
+from bringup.ir.index import Index
+from bringup.ir.kernel import Kernel, ScalarParam, SizeRange
 from bringup.lowering.scalar_types import number_type
 from bringup.lowering.symbolic import IntLike, Trace, product
 
@@ -124,11 +125,27 @@ class NumberParam(Param):
 
 
 @dataclass(frozen=True)
+class ForeignKernel:
+    """A kernel that is source already, such as the call of a vendor's function; the formulas are over the call's sizes.
+
+    ``text`` is a whole translation unit that defines the function ``name`` (see ``bringup_kernel`` in driver.h).
+    """
+
+    name: str
+    text: str
+    sizes: tuple[SizeRange, ...]
+    params: tuple[ScalarParam, ...]
+    units: Index
+    flops: Index
+    bytes: Index
+
+
+@dataclass(frozen=True)
 class Launch:
     """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params
     ("seed" and "offset" are those of the call, an int is a constant)."""
 
-    kernel: Kernel
+    kernel: Kernel | ForeignKernel
     buffers: tuple[Tensor, ...]
     sizes: tuple[IntLike, ...]
     params: tuple[Number | str | int, ...]
@@ -145,6 +162,8 @@ class Call:
     temporaries: list[Tensor] = field(default_factory=list)
     #: True while every launch reads an element only at the place where it writes one.
     pointwise: bool = False
+    #: On which device of the process it runs.
+    device: int = 0
 
     def kernel(self, name: str = "") -> KernelBuilder:
         """A new kernel of this call; ``launch()`` on it when it is complete."""
@@ -155,7 +174,7 @@ class Call:
 
     def part(self, op: str, outs: Sequence[Tensor]) -> Call:
         """A call of another op inside this one: its launches and temporaries belong to this call."""
-        return Call(op, self.trace, tuple(outs), self.launches, self.temporaries)
+        return Call(op, self.trace, tuple(outs), self.launches, self.temporaries, device=self.device)
 
     def temporary(self, dtype: DType, shape: Sequence[IntLike]) -> Tensor:
         """Contiguous memory for the time of this call."""

@@ -16,6 +16,7 @@ from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
+from bringup.lowering.call import ForeignKernel
 from bringup.targets.c import render
 from bringup.targets.source import Source
 from bringup.targets.target import Target
@@ -53,20 +54,26 @@ class Loader:
         self._handles: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, device: int, kernel: Kernel) -> Compiled:
+    def __call__(self, device: int, kernel: Kernel | ForeignKernel) -> Compiled:
         """The kernel on a device."""
         driver = self._driver_of(device)
-        start = time.perf_counter()
+        if isinstance(kernel, ForeignKernel):
+            handle = self._handle(device, driver, Source(kernel.text, kernel.name, kernel.units))
+            return Compiled(handle, kernel.units, kernel.flops, kernel.bytes)
         simple, source = rendered(kernel, target_of(driver))
         debug.say(3, kernel_text(simple))
+        numbers = cost(simple)
+        return Compiled(self._handle(device, driver, source), source.units, numbers.flops, numbers.read + numbers.written)
+
+    def _handle(self, device: int, driver: Driver, source: Source) -> int:
         debug.say(4, source.text)
         handle = self._handles.get((device, source.text))
         if handle is None:
+            start = time.perf_counter()
             handle = self._make(device, driver, source)
             milliseconds = (time.perf_counter() - start) * 1e3
-            debug.say(1, f"kernel {kernel.name} for {driver.name}:{device} in {milliseconds:.1f} ms")
-        numbers = cost(simple)
-        return Compiled(handle, source.units, numbers.flops, numbers.read + numbers.written)
+            debug.say(1, f"kernel {source.entry} for {driver.name}:{device} in {milliseconds:.1f} ms")
+        return handle
 
     def _make(self, device: int, driver: Driver, source: Source) -> int:
         from bringup.kernel_cache import compiled

@@ -20,6 +20,13 @@ def copy(call: Call, target: Tensor, source: Tensor, name: str = "copy") -> None
     elementwise(call, [target], [source], lambda x: x, [None], name)
 
 
+@lowering("bringup::copy_elements_", outputs=lambda *_: ())
+def copy_elements(call: Call, self: Tensor, src: Tensor) -> None:
+    """What copy_ cannot do by moving bytes: other strides or another dtype."""
+    call.pointwise = True
+    copy(call, self, src)
+
+
 @lowering("aten::cat")
 def cat(call: Call, tensors: list[Tensor], dim: int) -> None:
     """The tensors one after the other: a copy each into its part of the result."""

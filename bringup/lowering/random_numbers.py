@@ -243,7 +243,7 @@ def rrelu_with_noise(
 _MANTISSA = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
-def _integer_limit(dtype: DType) -> int:
+def integer_limit(dtype: DType) -> int:
     """The largest integer up to which a type holds every integer."""
     return 1 << _MANTISSA[dtype.name] if dtype.is_float else min(dtype.high, int64.high)
 
@@ -251,7 +251,7 @@ def _integer_limit(dtype: DType) -> int:
 @lowering("aten::random_")
 def random_all(call: Call, self: Tensor, generator: None) -> None:
     """Any integer from 0 to the limit of the type."""
-    fill_integers(call, 0, _integer_limit(call.outs[0].dtype) + 1)
+    fill_integers(call, 0, integer_limit(call.outs[0].dtype) + 1)
 
 
 @lowering("aten::random_.to")
@@ -263,7 +263,7 @@ def random_to(call: Call, self: Tensor, to: int, generator: None) -> None:
 @lowering("aten::random_.from")
 def random_from(call: Call, self: Tensor, low: int, to: int | None, generator: None) -> None:
     """Integers from a bound to below another, or to the limit of the type."""
-    limit = _integer_limit(call.outs[0].dtype)
+    limit = integer_limit(call.outs[0].dtype)
     lowest = -limit if self.dtype.is_float else 0 if self.dtype is boolean else self.dtype.low
     if to is None and low == int64.low:
         return fill_integers(call, 0, 1 << 64)
@@ -278,7 +278,7 @@ def fill_integers(call: Call, low: int, count: int) -> None:
     out = call.outs[0]
 
     def value(k: KernelBuilder, draws: Draws) -> Expr:
-        word = k.let(draws.double_word(draws.number))
+        word: Expr = k.let(draws.double_word(draws.number))
         if count < 1 << 64:
             word = high_product(k, word, k.constant(count, uint64))
         drawn = Cast(word, int64) + k.constant(low, int64)

@@ -74,9 +74,10 @@ def flatten(arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Flat:
     return Flat(tuple(key), numbers, scalars)
 
 
-def trace_call(op: str, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> tuple[Call, list[Any]]:
+def trace_call(
+    op: str, arguments: Sequence[Any], outputs: Sequence[Any] | None, trace: Trace
+) -> tuple[Call, list[Any]]:
     """The call with symbolic sizes, and the arguments for its lowering. Symbols come in the order of ``flatten``."""
-    trace = Trace()
     by_slot: dict[int, Tensor] = {}
 
     def layout(
@@ -112,9 +113,8 @@ def trace_call(op: str, arguments: Sequence[Any], outputs: Sequence[Any] | None)
     values = [visit(argument) for argument in arguments]
     outs: list[Tensor] = []
     for n, output in enumerate(outputs or ()):
-        if (
-            output is None
-        ):  # stays undefined (a gradient that is not asked for): empty, so that places keep their numbers
+        if output is None:
+            # Stays undefined (a gradient that is not asked for): empty, so that places keep their numbers.
             outs.append(Tensor(("output", n), BY_CODE[0], (0,), (1,), contiguous=True))
         elif output[0] == "new":
             dense = is_dense(output[2], output[3])
@@ -240,22 +240,23 @@ class Resolver:
     def resolve(self, op: str, device: int, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Any:
         """A plan for the call, or None if it has no kernel."""
         definition, count = self._lowerings[op]
-        arguments = arguments[:count]
         made = None
         if outputs is None and op in OUTPUTS:
-            outputs = made = OUTPUTS[op](*arguments)
+            outputs = made = OUTPUTS[op](*arguments[:count])
         flat = flatten(arguments, outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
             if structure.holds(flat.numbers, flat.scalars):
                 return self._plan(structure, flat, made)
-        call, values = trace_call(op, arguments, outputs)
+        trace = Trace()
         try:
-            structure = self._lower(device, definition, call, values)
+            call, values = trace_call(op, arguments, outputs, trace)
+            call.device = device
+            structure = self._lower(device, definition, call, values[:count])  # an out= is among the outputs
         except NoKernel as reason:
             self.refusals[op] = str(reason)
             debug.say(1, f"no kernel for {op}: {reason}")
-            return self._make_plan([], [], scalar_guards(call.trace), _FLAG_REFUSED)
+            return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED)
         with self._lock:
             self._structures.setdefault(key, []).insert(0, structure)
         return self._plan(structure, flat, made)
@@ -277,7 +278,7 @@ class Resolver:
 
 def lower(op: str, definition: Lowering, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Call:
     """One call, lowered, without a device."""
-    call, values = trace_call(op, arguments, outputs)
+    call, values = trace_call(op, arguments, outputs, Trace())
     run_lowering(definition, call, values)
     return call
 

@@ -3,9 +3,11 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zero.h>
 #include <torch/library.h>
 
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "torch/allocator.h"
 #include "torch/host_allocator.h"
@@ -108,6 +110,26 @@ bool peer_copy(const Tensor& to, const Tensor& from) {
   });
 }
 
+// Types that compiled kernels know.
+bool plain(const Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return !tensor.is_neg() && !tensor.is_conj() &&
+         (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat || type == at::kDouble ||
+          type == at::kHalf || type == at::kBFloat16);
+}
+
+// Any dtypes and strides inside one device, by a kernel of its own. False: these tensors have none.
+bool kernel_copy(const Tensor& to, const Tensor& from) {
+  if (!device_at(to.device().index()).runs_kernels()) return false;
+  if (to.is_complex() && to.scalar_type() == from.scalar_type() && !to.is_conj() && !from.is_conj())
+    return kernel_copy(at::view_as_real(to), at::view_as_real(from));
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("bringup::copy_elements_", "");
+  if (!plain(to) || !plain(from) || !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
+  torch::jit::Stack stack{to, from};
+  op.callBoxed(stack);
+  return true;
+}
+
 // Any dtypes, strides and flags on one device (the other side may be a CPU tensor): the CPU's copy_ on stand-ins.
 void general_copy(const Tensor& to, const Tensor& from) {
   HostCall call("aten::copy_");
@@ -172,7 +194,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     if (same_bytes(self, from)) carry_metadata(self, from);
     if (self.device() != from.device())
       between_devices(self, from, non_blocking);
-    else if (!same_bytes(self, from) || !device_to_device(self, from))
+    else if ((!same_bytes(self, from) || !device_to_device(self, from)) && !kernel_copy(self, from))
       general_copy(self, from);
   } else if (!same_bytes(self, from)) {
     // A conversion: done by the CPU on whichever side its memory is, unless that side is out of its sight.
@@ -211,10 +233,13 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  library.impl("copy_", TORCH_FN(copy_));
-  library.impl("_copy_from", TORCH_FN(copy_from));
-  library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+// Its kernel comes from bringup/lowering/movement.py; whoever calls copy_ has checked the arguments.
+TORCH_LIBRARY_FRAGMENT(bringup, library) { library.def("copy_elements_(Tensor(a!) self, Tensor src) -> ()"); }
+
+BRINGUP_OWN_KERNELS() {
+  own_kernel("aten::copy_", TORCH_FN(copy_), "native");
+  own_kernel("aten::_copy_from", TORCH_FN(copy_from), "native");
+  own_kernel("aten::_copy_from_and_resize", TORCH_FN(copy_from_and_resize), "native");
 }
 
 } // namespace bringup

@@ -49,9 +49,9 @@ at::Tensor device_tensor_like(const at::Tensor& cpu, c10::Storage storage, int64
 
 // ---- pass 1 ----
 
-void HostCall::mixed_devices(c10::Device other) const {
+void mixed_devices(const char* op, c10::DeviceIndex index, c10::Device other) {
   TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(kDeviceType, index_), " and ", other, "! (when calling ", op_, ")");
+              c10::Device(kDeviceType, index), " and ", other, "! (when calling ", op, ")");
 }
 
 void HostCall::set_device(c10::DeviceIndex index) {

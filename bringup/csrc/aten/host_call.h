@@ -13,6 +13,9 @@
 
 namespace bringup {
 
+// PyTorch's own error for arguments that live in different places.
+[[noreturn]] void mixed_devices(const char* op, c10::DeviceIndex index, c10::Device other);
+
 class HostCall {
  public:
   explicit HostCall(const char* op_name) : op_(op_name) {}
@@ -56,7 +59,7 @@ class HostCall {
   void copy_out(Shared& shared);
   void copy_back(const at::Tensor& original, const at::Tensor& stand_in, const Shared& shared);
   void adopt_resized(const at::Tensor& original, const at::Tensor& stand_in);
-  [[noreturn]] void mixed_devices(c10::Device other) const;
+  [[noreturn]] void mixed_devices(c10::Device other) const { bringup::mixed_devices(op_, index_, other); }
 
   const char* op_;
   c10::DeviceIndex index_ = -1;

@@ -5,8 +5,8 @@
 #include <ATen/Operators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/CPUFallback.h>
-#include <torch/library.h>
 
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 
 // clang-format off
@@ -146,18 +146,17 @@ struct Hot<Op, Result(Args...)> {
 };
 
 template <class Op>
-void add_hot(torch::Library& library) {
+void add_hot() {
   std::string name = static_cast<const char*>(Op::name);
   const std::string overload = static_cast<const char*>(Op::overload_name);
   if (!overload.empty()) name += "." + overload;
-  library.impl(name.c_str(), &Hot<Op>::call);
-  registered_routes()[name] = "library";
+  own_kernel(name, TORCH_FN(Hot<Op>::call), "library");
 }
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-#define BRINGUP_ADD(op) add_hot<at::_ops::op>(library);
+BRINGUP_OWN_KERNELS() {
+#define BRINGUP_ADD(op) add_hot<at::_ops::op>();
   BRINGUP_HOT_OPS(BRINGUP_ADD)
 #undef BRINGUP_ADD
 }

@@ -3,9 +3,9 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
-#include <torch/library.h>
 
 #include "aten/into_out.h"
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 
 namespace bringup {
@@ -39,15 +39,15 @@ Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, c10::ScalarTyp
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  library.impl("mm.dtype", TORCH_FN(mm));
-  library.impl("mm.dtype_out", TORCH_FN(IntoOut<&mm>::call));
-  library.impl("bmm.dtype", TORCH_FN(bmm));
-  library.impl("bmm.dtype_out", TORCH_FN(IntoOut<&bmm>::call));
-  library.impl("addmm.dtype", TORCH_FN(addmm));
-  library.impl("addmm.dtype_out", TORCH_FN(IntoOut<&addmm>::call));
-  library.impl("baddbmm.dtype", TORCH_FN(baddbmm));
-  library.impl("baddbmm.dtype_out", TORCH_FN(IntoOut<&baddbmm>::call));
+BRINGUP_OWN_KERNELS() {
+  own_kernel("aten::mm.dtype", TORCH_FN(mm), "native");
+  own_kernel("aten::mm.dtype_out", TORCH_FN(IntoOut<&mm>::call), "native");
+  own_kernel("aten::bmm.dtype", TORCH_FN(bmm), "native");
+  own_kernel("aten::bmm.dtype_out", TORCH_FN(IntoOut<&bmm>::call), "native");
+  own_kernel("aten::addmm.dtype", TORCH_FN(addmm), "native");
+  own_kernel("aten::addmm.dtype_out", TORCH_FN(IntoOut<&addmm>::call), "native");
+  own_kernel("aten::baddbmm.dtype", TORCH_FN(baddbmm), "native");
+  own_kernel("aten::baddbmm.dtype_out", TORCH_FN(IntoOut<&baddbmm>::call), "native");
 }
 
 } // namespace bringup

@@ -1,4 +1,5 @@
 // Ops that have neither a CPU kernel nor a composite one under their own name: convolution, attention, recurrent cells.
+#include <ATen/ExpandUtils.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,6 +14,9 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include <cmath>
+
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 
 namespace bringup {
@@ -21,7 +25,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU), kDevice(c10::DispatchKey::PrivateUse1);
 
 const c10::OperatorHandle& op_named(const char* name) {
   static auto* found = new std::unordered_map<std::string, c10::OperatorHandle>();
@@ -52,7 +56,34 @@ void convolution_backward_overrideable(const c10::OperatorHandle& op, torch::jit
   route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
 }
 
-// ---- attention: the CPU's flash kernel where it would take it, else the math composite on the device ----
+// ---- attention: compiled kernels or the CPU's flash kernel where they would take it, else the math composite ----
+
+bool has_attention_kernels(const Tensor& tensor) {
+  static const auto op = op_named("bringup::attention");
+  return translated([&] { return device_at(tensor.device().index()).runs_kernels(); }) &&
+         op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+}
+
+// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix.
+bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                            bool gqa) {
+  constexpr int64_t most_features = 512;
+  for (const Tensor* tensor : {&query, &key, &value})
+    if (tensor->dim() != 4 || tensor->numel() == 0 || tensor->layout() != c10::kStrided ||
+        tensor->device() != query.device() || tensor->scalar_type() != query.scalar_type() ||
+        tensor->size(0) != query.size(0) || tensor->size(3) > most_features)
+      return false;
+  const auto type = query.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && type != at::kHalf && type != at::kBFloat16) return false;
+  if (mask) {
+    if (mask->requires_grad() || mask->device() != query.device() || mask->numel() == 0) return false;
+    const std::array<int64_t, 4> scores = {query.size(0), query.size(1), query.size(2), key.size(2)};
+    if (!at::is_expandable_to(mask->sizes(), scores)) return false; // the composite says what is wrong
+  }
+  const bool same_heads = query.size(1) == key.size(1), shared_heads = gqa && query.size(1) % key.size(1) == 0;
+  return key.size(1) == value.size(1) && key.size(2) == value.size(2) && query.size(3) == key.size(3) &&
+         (same_heads || shared_heads);
+}
 
 int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                          double dropout, bool causal, std::optional<double> scale, bool gqa) {
@@ -60,6 +91,10 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
   for (const Tensor* tensor : {&query, &key, &value}) call.add(*tensor);
   if (mask) call.add(*mask);
   constexpr auto math = static_cast<int64_t>(at::SDPBackend::math);
+  if (has_attention_kernels(query))
+    return at::globalContext().userEnabledOverrideableSDP() && fits_attention_kernels(query, key, value, mask, gqa)
+               ? static_cast<int64_t>(at::SDPBackend::overrideable)
+               : math;
   if (!call.device().spec().host_library || gqa) return math;
   auto stand_in = [&](const Tensor& tensor) { // the choice looks at requires_grad: aliases must show it
     Tensor alias = call.stand_in(tensor);
@@ -74,9 +109,44 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
              : math;
 }
 
+double scale_of(const Tensor& query, std::optional<double> scale) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+}
+
+// The two ops whose lowerings are the kernels (bringup/lowering/attention.py): what dropout drew comes back as the seed
+// and offset of the call, from which the backward pass draws the same again.
+TORCH_LIBRARY_FRAGMENT(bringup, library) {
+  library.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout, bool causal, float scale) -> "
+      "(Tensor out, Tensor logsumexp, Tensor drawn)");
+  library.def(
+      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, "
+      "Tensor logsumexp, Tensor drawn, float dropout, bool causal, float scale) -> (Tensor, Tensor, Tensor)");
+}
+
+using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+
+ThreeTensors attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
+                       double dropout, bool causal, double scale) {
+  static auto op = op_named("bringup::attention").typed<decltype(attention)>();
+  return op.redispatch(kDevice, query, key, value, mask, dropout, causal, scale);
+}
+
+ThreeTensors attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const OptionalTensor& mask, const Tensor& out, const Tensor& logsumexp,
+                                const Tensor& drawn, double dropout, bool causal, double scale) {
+  static auto op = op_named("bringup::attention_backward").typed<decltype(attention_backward)>();
+  return op.redispatch(kDevice, grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, scale);
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
     bool causal, bool, std::optional<double> scale) {
+  const auto none = at::empty({0}, query.options().dtype(at::kLong));
+  if (has_attention_kernels(query)) {
+    auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
+    return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), drawn, none, none};
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "fused attention on ", query.device(),
                               " has no dropout: scaled_dot_product_attention chooses the math form by itself");
   HostCall call("aten::_scaled_dot_product_fused_attention_overrideable");
@@ -91,7 +161,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
         kCpu, call.stand_in(query), call.stand_in(key), call.stand_in(value), dropout, causal,
         bias ? OptionalTensor(call.stand_in(*bias)) : bias, scale);
   }
-  const auto none = at::empty({0}, query.options().dtype(at::kLong));
   Tensor output = call.result(std::get<0>(cpu));
   if (charges(call.device())) {
     static OpRecord& record = op_record(op_named("aten::_scaled_dot_product_fused_attention_overrideable").schema());
@@ -103,9 +172,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
 std::tuple<Tensor, Tensor, Tensor, Tensor> fused_attention_backward(
     const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
     std::array<bool, 4> wanted, const Tensor& output, const Tensor& logsumexp, const Tensor&, const Tensor&,
-    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor&, const Tensor&, std::optional<double> scale) {
+    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor& drawn, const Tensor&,
+    std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
                               query.device(), " is not available: choose SDPBackend.MATH");
+  if (has_attention_kernels(query)) {
+    const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
+    auto [dq, dk, dv] = attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
+                                           scale_of(query, scale));
+    return {dq, dk, dv, Tensor()};
+  }
   HostCall call("aten::_scaled_dot_product_fused_attention_overrideable_backward");
   for (const Tensor* tensor : {&grad, &query, &key, &value, &bias, &output, &logsumexp}) call.add(*tensor);
   call.prepare();
@@ -182,17 +258,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
-  library.impl("convolution_backward_overrideable",
-               torch::CppFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
-  library.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
-  library.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention));
-  library.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fused_attention_backward));
-  library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
-  library.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
-  library.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
-  library.impl("_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward));
+BRINGUP_OWN_KERNELS() {
+  own_kernel("aten::convolution_overrideable", c10::KernelFunction::makeFromBoxedFunction<&convolution_overrideable>(),
+             "native");
+  own_kernel("aten::convolution_backward_overrideable",
+             c10::KernelFunction::makeFromBoxedFunction<&convolution_backward_overrideable>(), "native");
+  own_kernel("aten::_fused_sdp_choice", TORCH_FN(fused_sdp_choice), "native");
+  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention), "native");
+  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fused_attention_backward),
+             "native");
+  own_kernel("aten::_thnn_fused_lstm_cell", TORCH_FN(lstm_cell), "native");
+  own_kernel("aten::_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward), "native");
+  own_kernel("aten::_thnn_fused_gru_cell", TORCH_FN(gru_cell), "native");
+  own_kernel("aten::_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward), "native");
 }
 
 } // namespace bringup

@@ -8,12 +8,12 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <limits>
 
 #include "aten/into_out.h"
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "runtime/philox.h"
 #include "torch/generator.h"
@@ -387,11 +387,8 @@ Tensor normal_tensor_tensor(const Tensor& mean, const Tensor& deviation, Optiona
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  auto add = [&](const char* name, auto&& function) {
-    library.impl(name, std::forward<decltype(function)>(function));
-    registered_routes()[std::string("aten::") + name] = "random";
-  };
+BRINGUP_OWN_KERNELS() {
+  auto add = [](const char* name, auto function) { own_kernel(std::string("aten::") + name, function, "random"); };
   add("uniform_", TORCH_FN(uniform_));
   add("normal_", TORCH_FN(normal_));
   add("exponential_", TORCH_FN(exponential_));

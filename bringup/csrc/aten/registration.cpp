@@ -5,6 +5,7 @@
 #include <deque>
 #include <unordered_set>
 
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "torch/context.h"
 
@@ -66,7 +67,6 @@ void register_library_ops() {
   fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto& aten = libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& sparse =
       libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   auto& csr =
@@ -87,11 +87,10 @@ void register_library_ops() {
     if (missing(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU)) add(sparse);
     if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
     if (registered_routes().count(full) > 0) continue;
-    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || runs_whole(full)) {
-      add(aten);
-      registered_routes().emplace(full, "library");
-    }
+    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || runs_whole(full))
+      own_kernel(full, c10::KernelFunction::makeFromBoxedFunction<&route>(), "library");
   }
+  register_own_kernels();
 }
 
 std::map<std::string, std::string> all_routes() {

@@ -22,35 +22,6 @@ bool is_generator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-template <class F>
-void each_tensor(const c10::IValue& value, F&& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const auto& tensor : value.toOptionalTensorVector())
-      if (tensor) visit(*tensor);
-  }
-}
-
-template <class F>
-c10::IValue map_tensors(const c10::IValue& value, F&& replace) {
-  if (value.isTensor()) return replace(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replace(tensor));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& tensor : value.toOptionalTensorVector())
-      list.push_back(tensor ? std::optional<at::Tensor>(replace(*tensor)) : std::nullopt);
-    return list;
-  }
-  return value;
-}
-
 // CPU kernels know only CPU generators: one seeded from the device's own stream of numbers (trap 17).
 at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex index) {
   const auto given = value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator());

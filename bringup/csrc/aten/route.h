@@ -25,9 +25,40 @@ void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs
             bool transposed = false);
 inline bool charges(Device& device) { return device.driver.api.charge != nullptr && device.spec().peak_flops > 0; }
 
-// Ops with a kernel of ours: name with overload → library | native | random.
+// Ops with a kernel of ours: name with overload → library | native | random | kernel.
 std::map<std::string, std::string>& registered_routes();
 // Every ATen op: as above, or composite, or error (no kernel of ours, none on the CPU, no composite).
 std::map<std::string, std::string> all_routes();
+
+// ---- tensors in boxed values ----
+
+template <class F>
+void each_tensor(const c10::IValue& value, F&& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& tensor : value.toOptionalTensorVector())
+      if (tensor) visit(*tensor);
+  }
+}
+
+template <class F>
+c10::IValue map_tensors(const c10::IValue& value, F&& replace) {
+  if (value.isTensor()) return replace(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replace(tensor));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& tensor : value.toOptionalTensorVector())
+      list.push_back(tensor ? std::optional<at::Tensor>(replace(*tensor)) : std::nullopt);
+    return list;
+  }
+  return value;
+}
 
 } // namespace bringup

@@ -239,6 +239,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("routes", &all_routes);
 
   bind_storages(module);
+  bind_kernels(module);
 }
 
 } // namespace bringup

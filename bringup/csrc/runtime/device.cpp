@@ -43,6 +43,7 @@ Driver::Driver(const bringup_driver* table, std::string driver_name, bool says_w
   if (!api.copy) refuse("the required function copy is missing");
   asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
                  api.event_elapsed && api.event_destroy;
+  kernels = api.load && api.launch;
   count = std::max(0, api.device_count(api.self));
 }
 
@@ -63,6 +64,10 @@ void Driver::fail(int32_t status, const char* function, int32_t device) const {
   char reason[2048] = "";
   if (api.last_error) api.last_error(api.self, reason, sizeof(reason));
   reason[sizeof(reason) - 1] = '\0';
+  if (status == BRINGUP_INDEX_ERROR) { // a mistake of the program, not of the driver: it need not say its name
+    const std::string text = reason, prefix = name + ": ";
+    throw Error(BRINGUP_INDEX_ERROR, text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text);
+  }
   std::string message = name + ":" + std::to_string(device) + ": " + function + " failed";
   if (reason[0]) message += std::string(": ") + reason;
   throw Error(status >= BRINGUP_ERROR && status <= BRINGUP_ABSENT ? static_cast<bringup_status>(status) : BRINGUP_ERROR,
@@ -240,8 +245,10 @@ void Device::wait(const Event& event) {
   int32_t done = 0; // asking first saves letting the GIL go for work that is long done
   driver.call("event_query", local,
               [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
-  if (done) return;
-  Blocking blocking;
+  if (done && !driver.kernels) return;
+  // A kernel that failed is reported here: also by one that is done, at once.
+  std::optional<Blocking> blocking;
+  if (!done) blocking.emplace();
   driver.call("event_wait", local,
               [&] { return driver.api.event_wait(driver.api.self, local, event.handle, local, -1); });
 }
@@ -285,6 +292,28 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
     return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
   });
   mark_busy(stream);
+}
+
+uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, const std::string& entry) {
+  ensure_open();
+  if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
+  uint64_t kernel = 0;
+  driver.call("load", local,
+              [&] { return driver.api.load(driver.api.self, local, binary, nbytes, entry.c_str(), &kernel); });
+  return kernel;
+}
+
+void Device::launch(uint64_t kernel, bringup_launch& work, int32_t stream) {
+  uint32_t finished = 0;
+  if (!work.finished) work.finished = &finished;
+  work.stream = stream_handle(stream);
+  try {
+    driver.call("launch", local, [&] { return driver.api.launch(driver.api.self, local, kernel, &work); });
+  } catch (...) {
+    mark_busy(stream); // a part of it may be queued
+    throw;
+  }
+  if (!*work.finished) mark_busy(stream);
 }
 
 uint64_t Device::clock() {

@@ -23,6 +23,7 @@ class Driver {
   bringup_driver api; // a private copy; functions beyond the driver's struct_size are NULL
   int32_t count = 0;
   bool asynchronous = false; // all seven stream and event functions are there
+  bool kernels = false;      // it loads and launches kernels; compiling is Python's business
   // A Python driver says of every call that it has begun. A Ctrl-C that is pending when C calls into Python is raised
   // before the callback's first line: then nothing was done, and the status is garbage.
   const bool acknowledges;
@@ -129,6 +130,11 @@ class Device final : public MemoryBackend {
   // ---- work ----
   void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
             const bringup_placement* placement = nullptr);
+  // Compiled kernels, on memory that is one piece. A device whose library is the CPU's code has no use for them.
+  bool runs_kernels() { return driver.kernels && !spec().host_library && spec().partitions <= 1; }
+  uint64_t load_kernel(const void* binary, uint64_t nbytes, const std::string& entry);
+  // Fills in the stream and, where the caller does not ask, `finished`.
+  void launch(uint64_t kernel, bringup_launch& work, int32_t stream);
   uint64_t clock();
   void charge(int32_t stream, int32_t dtype, double flops, double bytes);
   void host_function(int32_t stream, void (*function)(void*), void* argument);

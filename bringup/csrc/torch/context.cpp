@@ -18,6 +18,8 @@ void raise(const Error& error) {
       TORCH_CHECK_VALUE(false, error.what());
     case BRINGUP_UNSUPPORTED:
       TORCH_CHECK_NOT_IMPLEMENTED(false, error.what());
+    case BRINGUP_INDEX_ERROR:
+      TORCH_CHECK_INDEX(false, error.what());
     default:
       TORCH_CHECK(false, error.what());
   }

@@ -1,0 +1,307 @@
+// Ops on compiled kernels: a signature that is known is launched from here, one that is not goes to Python once.
+#include "aten/kernel_call.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/copy_ops.h>
+
+#include <map>
+
+#include "aten/own_kernels.h"
+#include "aten/route.h"
+#include "torch/generator.h"
+
+namespace bringup {
+namespace {
+
+using at::MemOverlapStatus;
+using c10::DispatchKey;
+using torch::jit::Stack;
+
+constexpr c10::DispatchKeySet kKeys(DispatchKey::PrivateUse1);
+
+struct Kernels {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<KernelOp>> ops;
+  std::shared_ptr<const Resolver> resolver; // read and written with std::atomic_*
+};
+Kernels& kernels() {
+  static auto* kernels = new Kernels();
+  return *kernels;
+}
+
+thread_local bool t_resolving = false; // the resolver runs on this thread: what it calls takes the old route
+
+// ---- calls that no kernel serves ----
+
+void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack* stack) {
+  const bool kernels = device.runs_kernels();
+  if (op.earlier.isValid() && (op.earlier_is_native || !kernels)) return op.earlier.callBoxed(op.handle, keys, stack);
+  // An op that is only a composition stays one, so that its parts may run on the device.
+  if (kernels && !op.handle.hasKernelForDispatchKey(DispatchKey::CPU))
+    for (DispatchKey composite : {DispatchKey::CompositeExplicitAutogradNonFunctional,
+                                  DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd})
+      if (op.handle.hasKernelForDispatchKey(composite)) return op.handle.callBoxedForDispatchKey(composite, *stack);
+  route_dense(op.handle, stack);
+}
+
+// ---- arguments that are written ----
+
+bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.scalar_type() == b.scalar_type();
+}
+
+// Whether an input shares memory with an output in a way that the plan cannot stand; PyTorch's error if nothing can.
+bool overlaps(const KernelOp& op, const Signature& call, const Plan& plan) {
+  const bool pointwise = plan.flags & Plan::kPointwise;
+  for (uint32_t slot : call.mutated) {
+    const at::Tensor& output = *call.tensors[slot];
+    const auto* storage = output.storage().unsafeGetStorageImpl();
+    for (size_t other = 0; other < call.tensors.size(); ++other) {
+      const at::Tensor& input = *call.tensors[other];
+      if (C10_LIKELY(other == slot || input.storage().unsafeGetStorageImpl() != storage)) continue;
+      if (std::find(call.mutated.begin(), call.mutated.end(), other) != call.mutated.end()) continue;
+      const auto status = at::get_overlap_status(output, input);
+      if (status == MemOverlapStatus::No || (pointwise && same_geometry(output, input))) continue;
+      if (pointwise) at::assert_no_partial_overlap(output, input);
+      if (op.functional) return true;
+      if (status != MemOverlapStatus::TooHard) at::assert_no_overlap(output, input);
+    }
+  }
+  return false;
+}
+
+void resize(const at::Tensor& tensor, const OutputSpec& spec, bool warn) {
+  if (warn) at::native::resize_output_check(tensor, spec.sizes);
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const size_t nbytes =
+      at::detail::computeStorageNbytes(spec.sizes, spec.strides, impl->itemsize(), impl->storage_offset());
+  if (impl->storage().nbytes() < nbytes) resize_storage(impl->storage(), nbytes);
+  impl->set_sizes_and_strides(spec.sizes, spec.strides);
+}
+
+void run_functional(KernelOp& op, const Signature& call, const Stack& stack) {
+  Stack inner;
+  const auto& arguments = op.record.schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (!arguments[i].is_out()) inner.push_back(stack[call.first + i]);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.functional->redispatchBoxed(kKeys, &inner);
+  size_t next = 0;
+  for (const c10::IValue& value : inner)
+    each_tensor(value, [&](const at::Tensor& result) {
+      if (next == call.mutated.size()) return;
+      at::Tensor target = *call.tensors[call.mutated[next++]];
+      at::_ops::copy_::redispatch(kKeys, target, result, false);
+    });
+}
+
+// ---- launching ----
+
+at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(index, spec.nbytes), kKeys,
+                                                         c10::scalarTypeToTypeMeta(spec.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+  return tensor;
+}
+
+uint64_t address_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return reinterpret_cast<uint64_t>(impl->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get()) +
+         static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+}
+
+using Outputs = c10::SmallVector<at::Tensor, 4>; // undefined where nothing is computed
+
+void launch(const KernelOp& op, Device& device, const Signature& call, const Plan& plan, const Outputs& outputs) {
+  const auto stream = current_stream(call.device);
+  c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
+  for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(call.device, nbytes));
+  PhiloxState random{0, 0};
+  if (plan.flags & Plan::kRandom) {
+    std::optional<at::Generator> given;
+    if (call.generator && call.generator->isGenerator()) given = call.generator->toGenerator();
+    random = generator_for(given, call.device).reserve();
+  }
+  c10::SmallVector<uint64_t, 24> args;
+  for (const KernelLaunch& kernel : plan.launches) {
+    if (kernel.units == 0) continue;
+    args.assign(kernel.args.begin(), kernel.args.end());
+    for (const Patch& patch : kernel.patches) {
+      uint64_t& arg = args[patch.position];
+      switch (patch.source) {
+        case Source::tensor:
+          arg = address_of(*call.tensors[patch.slot]) + patch.extra;
+          break;
+        case Source::output:
+          arg = address_of(outputs[patch.slot]) + patch.extra;
+          break;
+        case Source::temporary:
+          arg = reinterpret_cast<uint64_t>(temporaries[patch.slot].get()) + patch.extra;
+          break;
+        case Source::number:
+          arg = call.numbers[patch.slot].bits(static_cast<c10::ScalarType>(patch.extra & ~kWrap), patch.extra & kWrap);
+          break;
+        case Source::seed:
+          arg = random.seed;
+          break;
+        case Source::offset:
+          arg = random.offset;
+          break;
+        case Source::immediate:
+          break;
+      }
+    }
+    uint32_t finished = 0;
+    bringup_launch work{};
+    work.args = args.data();
+    work.arg_count = static_cast<uint32_t>(args.size());
+    work.address_count = kernel.address_count;
+    work.grid = kernel.units;
+    work.flops = kernel.flops;
+    work.bytes = kernel.bytes;
+    work.finished = &finished;
+    try {
+      device.launch(kernel.kernel, work, stream);
+    } catch (const Error& error) {
+      // Work that ran at once is this op's; a late report is of an op that was queued before.
+      if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, op.record.name, ": ", error.what());
+      raise(error);
+    }
+  }
+}
+
+void run(KernelOp& op, Device& device, const Signature& call, const BoundPlan& bound, Stack* stack, bool known) {
+  for (const auto& [slot, spec] : bound.resizes) resize(*call.tensors[slot], spec, /*warn=*/known); // else meta did
+  const bool functional = !call.mutated.empty() && (bound.functional || overlaps(op, call, *bound.plan));
+  Outputs outputs;
+  for (const auto& result : bound.results) {
+    if (result.constant) outputs.emplace_back();
+    for (const OutputSpec& spec : result.tensors)
+      outputs.push_back(spec.slot >= 0 ? *call.tensors[spec.slot] : new_tensor(call.device, spec));
+  }
+  if (C10_UNLIKELY(functional))
+    run_functional(op, call, *stack);
+  else
+    launch(op, device, call, *bound.plan, outputs);
+
+  torch::jit::drop(*stack, op.rules.arguments.size());
+  size_t next = 0;
+  for (const auto& result : bound.results) {
+    if (result.constant) {
+      stack->push_back(*result.constant);
+      ++next;
+    } else if (result.count < 0) {
+      stack->emplace_back(std::move(outputs[next++]));
+    } else {
+      c10::List<at::Tensor> list;
+      for (int i = 0; i < result.count; ++i) list.push_back(std::move(outputs[next++]));
+      stack->emplace_back(std::move(list));
+    }
+  }
+}
+
+SharedPlan make_plan(KernelOp& op, const Signature& call, const Stack& stack) {
+  const auto resolver = std::atomic_load(&kernels().resolver);
+  if (!resolver || t_resolving) return nullptr;
+  op.misses.fetch_add(1, std::memory_order_relaxed);
+  return op.cache.find_or_make(call, [&] {
+    struct Resolving {
+      Resolving() { t_resolving = true; }
+      ~Resolving() { t_resolving = false; }
+    } resolving;
+    return resolve_plan(*resolver, op, call, stack);
+  });
+}
+
+struct KernelRoute final : c10::OperatorKernel {
+  explicit KernelRoute(KernelOp& op) : op(op) {}
+  KernelOp& op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
+    Signature call;
+    const auto fit = call.read(op.rules, stack);
+    Device& device = device_at(call.device);
+    if (C10_UNLIKELY(!translated([&] { return device.runs_kernels(); }) || fit == Signature::Fit::other_route))
+      return fall_through(op, device, keys, stack);
+    if (C10_UNLIKELY(fit == Signature::Fit::mixed)) {
+      if (!op.earlier_is_native) mixed_devices(op.record.name.c_str(), call.device, call.stranger);
+      return op.earlier.callBoxed(op.handle, keys, stack); // copies go between devices
+    }
+    SharedPlan plan = op.cache.find(call);
+    const bool known = plan != nullptr;
+    if (C10_LIKELY(known))
+      op.hits.fetch_add(1, std::memory_order_relaxed);
+    else
+      plan = make_plan(op, call, *stack);
+    if (C10_UNLIKELY(!plan || plan->refused())) return fall_through(op, device, keys, stack);
+    run(op, device, call, *plan, stack, known);
+  }
+};
+
+c10::OperatorHandle find_op(const std::string& full) {
+  const size_t dot = full.find('.');
+  const auto found = c10::Dispatcher::singleton().findSchema(
+      {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
+  TORCH_CHECK_VALUE(found, "register_kernels: there is no op ", full, " in this PyTorch");
+  return *found;
+}
+
+} // namespace
+
+KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> functional_form)
+    : handle(op),
+      functional(functional_form),
+      record(op_record(op.schema())),
+      rules(record),
+      meta(first_meta_kernel(op)) {
+  size_t inputs = 0;
+  for (size_t i = 0; i < rules.arguments.size(); ++i) {
+    const bool is_out = record.schema.arguments()[i].is_out();
+    in_place |= record.mutated[i] && !is_out;
+    inputs += !is_out;
+  }
+  TORCH_CHECK_VALUE(!functional || functional->schema().arguments().size() == inputs,
+                    "register_kernels: ", toString(functional->operator_name()), " does not take the arguments of ",
+                    record.name);
+  TORCH_CHECK_VALUE(!record.returns_view, "register_kernels: ", record.name, " returns a view");
+}
+
+void register_kernel(const std::string& overload, const std::string& functional) {
+  std::lock_guard<std::mutex> lock(kernels().mutex);
+  if (kernels().ops.count(overload)) return;
+  auto op = std::make_unique<KernelOp>(find_op(overload),
+                                       functional.empty() ? std::nullopt : std::optional(find_op(functional)));
+  auto [earlier, route] = replace_own_kernel(
+      overload, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KernelRoute>(*op)), "kernel");
+  op->earlier = std::move(earlier);
+  op->earlier_is_native = op->earlier.isValid() && route != "library";
+  kernels().ops.emplace(overload, std::move(op));
+}
+
+void set_kernel_resolver(Resolver resolver) {
+  std::atomic_store(&kernels().resolver, resolver ? std::make_shared<const Resolver>(std::move(resolver)) : nullptr);
+}
+
+KernelCacheInfo kernel_cache_info() {
+  std::lock_guard<std::mutex> lock(kernels().mutex);
+  KernelCacheInfo info;
+  for (auto& [name, op] : kernels().ops) {
+    op->cache.add_to(info);
+    info.hits += op->hits.load();
+    info.misses += op->misses.load();
+  }
+  return info;
+}
+
+void kernel_cache_clear() {
+  std::lock_guard<std::mutex> lock(kernels().mutex);
+  for (auto& [name, op] : kernels().ops) {
+    op->cache.clear();
+    op->hits = op->misses = 0;
+  }
+}
+
+} // namespace bringup

@@ -1,0 +1,175 @@
+// A call with a new signature: PyTorch's meta kernel says what comes out (or what is wrong), Python makes the plan.
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "aten/kernel_call.h"
+#include "aten/route.h"
+
+namespace bringup {
+namespace {
+
+using c10::DispatchKey;
+
+// Neither modes of the user nor transforms see what the core asks on its own account.
+class Unseen {
+ public:
+  ~Unseen() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
+
+ private:
+  at::AutoDispatchBelowADInplaceOrView below_autograd_;
+  c10::impl::ExcludeDispatchKeyGuard keys_{
+      c10::DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::PythonDispatcher,
+                           DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
+                           DispatchKey::Functionalize, DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchVmapMode})};
+  at::impl::TorchFunctionDisabledState before_ = [] {
+    const auto state = at::impl::PythonTorchFunctionTLS::get_disabled_state();
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+    return state;
+  }();
+};
+
+class MetaCall {
+ public:
+  MetaCall(KernelOp& op, const Signature& call, const torch::jit::Stack& stack) : op_(op), call_(call) {
+    for (const at::Tensor* tensor : call.tensors) stand_ins_.push_back(stand_in(*tensor));
+    size_t slot = 0;
+    for (size_t i = 0; i < op.rules.arguments.size(); ++i) {
+      const c10::IValue& value = stack[call.first + i];
+      if (op.rules.arguments[i].kind == ArgumentRules::Kind::device)
+        stack_.emplace_back(c10::Device(c10::kMeta));
+      else if (op.rules.arguments[i].kind == ArgumentRules::Kind::generator)
+        stack_.emplace_back();
+      else
+        stack_.push_back(map_tensors(value, [&](const at::Tensor& tensor) {
+          const bool ours = tensor.defined() && tensor.device().type() == kDeviceType;
+          return ours ? stand_ins_[slot++] : tensor; // CPU numbers stay what they are
+        }));
+    }
+  }
+
+  // False where the op has no meta kernel.
+  bool run() {
+    try {
+      const c10::DispatchKeySet keys(DispatchKey::Meta);
+      if (op_.meta.isValid())
+        op_.meta.callBoxed(op_.handle, keys, &stack_);
+      else
+        op_.handle.redispatchBoxed(keys, &stack_); // a composite
+      return true;
+    } catch (const c10::NotImplementedError&) {
+      return false;
+    }
+  }
+
+  std::vector<BoundPlan::Result> results() {
+    std::vector<BoundPlan::Result> results;
+    for (const c10::IValue& value : stack_) {
+      BoundPlan::Result& result = results.emplace_back();
+      if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorVector()) result.tensors.push_back(spec_of(tensor));
+        result.count = static_cast<int>(result.tensors.size());
+      } else if (value.isTensor() && value.toTensor().defined()) {
+        result.tensors.push_back(spec_of(value.toTensor()));
+      } else {
+        result.constant = value;
+      }
+    }
+    return results;
+  }
+
+  std::vector<BoundPlan::Resize> resizes() {
+    std::vector<BoundPlan::Resize> resizes;
+    for (uint32_t slot : call_.mutated) {
+      const at::Tensor& now = stand_ins_[slot];
+      if (now.sizes() != call_.tensors[slot]->sizes() || now.strides() != call_.tensors[slot]->strides())
+        resizes.push_back({slot, OutputSpec{now.scalar_type(), now.sizes().vec(), now.strides().vec()}});
+    }
+    return resizes;
+  }
+
+ private:
+  at::Tensor stand_in(const at::Tensor& tensor) {
+    for (size_t slot = 0; slot < stand_ins_.size(); ++slot)
+      if (call_.tensors[slot]->is_same(tensor)) return stand_ins_[slot]; // kernels tell in-place use by identity
+    at::Tensor made(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  }
+
+  OutputSpec spec_of(const at::Tensor& tensor) {
+    for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
+      if (tensor.is_same(stand_ins_[slot])) return OutputSpec{tensor.scalar_type(), {}, {}, static_cast<int>(slot)};
+      TORCH_CHECK_NOT_IMPLEMENTED(!tensor.storage().is_alias_of(stand_ins_[slot].storage()), op_.record.name,
+                                  " returns a view of an argument: no kernel can serve it");
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_meta() && tensor.layout() == c10::kStrided, op_.record.name,
+                                ": its result is no dense device tensor: no kernel can serve it");
+    return OutputSpec{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
+  }
+
+  KernelOp& op_;
+  const Signature& call_;
+  torch::jit::Stack stack_;
+  std::vector<at::Tensor> stand_ins_; // by slot
+};
+
+// The plan's own word on what comes out, for an op that PyTorch has no meta kernel for.
+std::vector<BoundPlan::Result> results_of(const KernelOp& op, const Plan& plan) {
+  const auto& returns = op.record.schema.returns();
+  if (returns.empty()) return {};
+  const bool list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+  TORCH_CHECK_VALUE(plan.outputs && (list || plan.outputs->size() == returns.size()), op.record.name,
+                    " has no meta kernel: its plan must say what its ", returns.size(), " outputs are");
+  std::vector<BoundPlan::Result> results(returns.size());
+  if (list) {
+    results[0].tensors = *plan.outputs;
+    results[0].count = static_cast<int>(plan.outputs->size());
+    return results;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const OutputSpec& spec = (*plan.outputs)[i];
+    if (spec.slot < 0 && spec.dtype == c10::ScalarType::Undefined)
+      results[i].constant = at::Tensor();
+    else
+      results[i].tensors.push_back(spec);
+  }
+  return results;
+}
+
+} // namespace
+
+SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature& call, const torch::jit::Stack& stack) {
+  Unseen unseen;
+  auto bound = std::make_shared<BoundPlan>();
+  MetaCall meta(op, call, stack);
+  const bool known = meta.run();
+  if (known) {
+    bound->results = meta.results();
+    bound->resizes = meta.resizes();
+  }
+  for (uint32_t slot : call.mutated) at::assert_no_internal_overlap(*call.tensors[slot]); // strides alone decide it
+  bound->plan = resolver(PlanRequest{op, call, stack, known ? &bound->results : nullptr, bound->resizes});
+  if (!bound->plan) return bound;
+  const bool refused = bound->refused();
+  if (!known && !refused) bound->results = results_of(op, *bound->plan);
+  const int flags = bound->plan->flags;
+  bound->functional = op.functional && ((flags & Plan::kFunctional) || (op.in_place && !(flags & Plan::kPointwise)));
+  size_t outputs = 0;
+  if (refused) bound->results.clear();
+  for (auto& result : bound->results) {
+    outputs += result.constant ? 1 : result.tensors.size();
+    for (OutputSpec& spec : result.tensors) {
+      TORCH_CHECK_VALUE(spec.slot < static_cast<int>(call.tensors.size()), op.record.name, ": output ", spec.slot,
+                        " is no argument");
+      if (spec.slot >= 0) continue;
+      check_dtype(device_at(call.device), spec.dtype);
+      spec.nbytes = at::detail::computeStorageNbytes(spec.sizes, spec.strides, c10::elementSize(spec.dtype));
+    }
+  }
+  bound->plan->check(op.record.name.c_str(), call.tensors.size(), call.numbers.size(), outputs);
+  return bound;
+}
+
+} // namespace bringup

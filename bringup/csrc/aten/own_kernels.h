@@ -1,0 +1,32 @@
+// Our kernels at PrivateUse1 that a compiled kernel may replace: it then falls through to the one it replaced.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+namespace bringup {
+
+// Notes a kernel ("aten::add.Tensor") before attach(), which registers it. `route` is what routes() says of the op.
+void own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route);
+template <class FuncType, FuncType* function>
+void own_kernel(const std::string& name, c10::CompileTimeFunctionPointer<FuncType, function> typed, const char* route) {
+  own_kernel(name, c10::KernelFunction::makeFromUnboxedFunction(typed), route);
+}
+void register_own_kernels();
+// Puts a kernel in place of ours, if there is one, which is returned. PyTorch warns where two kernels stand for one
+// op, so ours is taken away first.
+struct ReplacedKernel {
+  c10::KernelFunction kernel; // not valid: there was none
+  std::string route;
+};
+ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route);
+
+} // namespace bringup
+
+// A block of own_kernel(…) lines, run when the library is loaded.
+#define BRINGUP_OWN_KERNELS()                                             \
+  static void list_own_kernels();                                         \
+  static const bool listed_own_kernels = (list_own_kernels(), true);      \
+  [[maybe_unused]] static const bool* const listed = &listed_own_kernels; \
+  static void list_own_kernels()

@@ -1,0 +1,77 @@
+// The signature cache of one op: finds a plan under a shared lock, makes each once, forgets the least recently used.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "aten/signature.h"
+
+namespace bringup {
+
+// A plan with what PyTorch's meta kernel said of calls with this signature.
+struct BoundPlan {
+  struct Result {   // one return of the schema
+    int count = -1; // of a list; -1: no list
+    std::vector<OutputSpec> tensors;
+    std::optional<c10::IValue> constant; // not a tensor, or an undefined one
+  };
+  struct Resize { // an out= tensor that is not of the result's size
+    uint32_t slot;
+    OutputSpec spec;
+  };
+  std::shared_ptr<const Plan> plan; // nullptr: no kernel for such calls
+  std::vector<Result> results;
+  std::vector<Resize> resizes;
+  bool functional = false; // the plan would write over what it still has to read: the functional form runs instead
+
+  bool refused() const { return !plan || (plan->flags & Plan::kRefused); }
+  bool serves(const Signature& call) const {
+    if (!plan) return true;
+    for (const Guard& guard : plan->guards)
+      if (!guard.holds(call.numbers[guard.number])) return false;
+    return true;
+  }
+};
+using SharedPlan = std::shared_ptr<const BoundPlan>;
+
+class PlanCache {
+ public:
+  static constexpr size_t kEntries = 512, kPlansPerEntry = 8;
+
+  SharedPlan find(const Signature& call);
+  // Threads that miss the same signature wait, without the GIL, for the first of them.
+  SharedPlan find_or_make(const Signature& call, const std::function<SharedPlan()>& make);
+  void clear();
+
+  struct Info {
+    uint64_t entries = 0, plans = 0, refused = 0;
+  };
+  void add_to(Info& info);
+
+ private:
+  struct Entry {
+    std::vector<int64_t> words;
+    std::vector<SharedPlan> plans;
+    std::atomic<uint64_t> used{0}; // value of clock_ when it was last found
+    bool is(const Signature& call) const { return call.words() == c10::ArrayRef<int64_t>(words); }
+  };
+  Entry* entry_of(const Signature& call); // a lock is held
+  void insert(const Signature& call, SharedPlan plan);
+
+  std::shared_mutex mutex_;
+  std::mutex gate_; // readers stop here while somebody writes: many of them would never let a writer in
+  std::atomic<bool> writing_{false};
+  std::unordered_multimap<uint64_t, std::unique_ptr<Entry>> entries_; // by hash
+  std::atomic<Entry*> recent_{nullptr}; // most calls repeat the last signature: its words are compared unhashed
+  std::atomic<uint64_t> clock_{0};      // counts insertions
+
+  std::mutex making_mutex_;
+  std::condition_variable made_;
+  std::vector<std::vector<int64_t>> making_; // signatures whose plan is on its way
+};
+
+} // namespace bringup

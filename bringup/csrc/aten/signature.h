@@ -1,0 +1,53 @@
+// One op call as the kernel cache sees it: words that must be equal, and beside them tensors and numbers, the data.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include "aten/ledger.h"
+#include "aten/plan.h"
+
+namespace bringup {
+
+// How each argument of an op is read; from the schema, once.
+struct ArgumentRules {
+  enum class Kind : uint8_t { tensor, tensors, number, device, generator, plain };
+  struct Argument {
+    Kind kind;
+    bool mutated;
+  };
+  explicit ArgumentRules(const OpRecord& record);
+
+  std::vector<Argument> arguments;
+  bool numbers_are_keys = false; // no tensor goes in: arange's numbers say how much comes out
+  bool moves_cpu_tensors;        // indices that PyTorch takes from the CPU are brought to the device
+};
+
+class Signature {
+ public:
+  // Reads the last arguments of the stack, which must not change while this lives.
+  enum class Fit { kernel, other_route, mixed };
+  Fit read(const ArgumentRules& rules, torch::jit::Stack* stack);
+
+  c10::ArrayRef<int64_t> words() const { return words_; }
+  uint64_t hash() const;
+
+  c10::DeviceIndex device = -1;
+  c10::Device stranger{c10::kCPU};                // mixed: what does not live on our device
+  c10::SmallVector<const at::Tensor*, 8> tensors; // on the device, lists flattened: slot → tensor
+  c10::SmallVector<uint32_t, 4> mutated;          // their slots
+  c10::SmallVector<Number, 4> numbers;            // scalar slot → value
+  const c10::IValue* generator = nullptr;         // None, or a generator
+  size_t first = 0;                               // of the arguments, on the stack
+
+ private:
+  Fit add_tensor(const at::Tensor& tensor, bool mutated);
+  Fit add_number(const c10::IValue& value, bool as_key);
+  Fit add_plain(const c10::IValue& value);
+  void move_to_device(c10::IValue& value);
+
+  c10::SmallVector<int64_t, 48> words_;
+};
+
+} // namespace bringup

@@ -1,0 +1,230 @@
+// Compiled kernels as Python sees them: loading, plans, and the resolver that makes a plan for a new signature.
+#include <pybind11/complex.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "aten/kernel_call.h"
+#include "aten/route.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace bringup {
+namespace {
+
+// ---- plans from Python ----
+
+Number number_from(const py::handle& value) {
+  Number number;
+  if (PyFloat_Check(value.ptr())) {
+    number.kind = Number::Kind::real;
+    number.real = value.cast<double>();
+  } else {
+    number.integer = value.cast<int64_t>();
+  }
+  return number;
+}
+
+KernelLaunch launch_from(const py::handle& description) {
+  const auto [kernel, units, flops, bytes, args] =
+      description.cast<std::tuple<uint64_t, uint64_t, double, double, py::sequence>>();
+  KernelLaunch launch{kernel, units, flops, bytes, {}, 0, {}};
+  bool addresses = true;
+  for (const py::handle& item : args) {
+    const auto [kind, a, b] = item.cast<std::tuple<int, py::object, int64_t>>();
+    TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int>(Source::offset), "make_plan: there is no argument kind ",
+                      kind);
+    const auto source = static_cast<Source>(kind);
+    const uint64_t value = PyLong_AsUnsignedLongLongMask(a.ptr());
+    if (PyErr_Occurred()) throw py::error_already_set();
+    addresses &= source == Source::tensor || source == Source::output || source == Source::temporary;
+    launch.address_count += addresses;
+    if (source != Source::immediate)
+      launch.patches.push_back({static_cast<uint32_t>(launch.args.size()), source, static_cast<uint32_t>(value), b});
+    launch.args.push_back(source == Source::immediate ? value : 0);
+  }
+  return launch;
+}
+
+OutputSpec output_from(const py::handle& description) {
+  OutputSpec spec;
+  if (description.is_none()) return spec;
+  const auto parts = description.cast<py::tuple>();
+  TORCH_CHECK_VALUE(parts.size() == 1 || parts.size() == 3,
+                    "make_plan: an output is (scalar type, sizes, strides), (tensor slot,) or None");
+  if (parts.size() == 1) {
+    spec.slot = parts[0].cast<int>();
+    return spec;
+  }
+  spec.dtype = static_cast<c10::ScalarType>(parts[0].cast<int>());
+  spec.sizes = parts[1].cast<std::vector<int64_t>>();
+  spec.strides = parts[2].cast<std::vector<int64_t>>();
+  TORCH_CHECK_VALUE(spec.sizes.size() == spec.strides.size() && spec.dtype < c10::ScalarType::Undefined,
+                    "make_plan: an output of ", spec.sizes.size(), " sizes and ", spec.strides.size(), " strides");
+  return spec;
+}
+
+std::shared_ptr<Plan> make_plan(const py::sequence& launches, std::vector<uint64_t> temporaries,
+                                const py::sequence& guards, int flags, const std::optional<py::sequence>& outputs) {
+  auto plan = std::make_shared<Plan>();
+  for (const py::handle& launch : launches) plan->launches.push_back(launch_from(launch));
+  plan->temporaries = std::move(temporaries);
+  for (const py::handle& guard : guards) {
+    const auto [slot, op, value] = guard.cast<std::tuple<uint32_t, int, py::object>>();
+    TORCH_CHECK_VALUE(op >= 0 && op <= static_cast<int>(Guard::Relation::le), "make_plan: there is no guard ", op);
+    plan->guards.push_back({slot, static_cast<Guard::Relation>(op), number_from(value)});
+  }
+  plan->flags = flags;
+  if (outputs) {
+    plan->outputs.emplace();
+    for (const py::handle& output : *outputs) plan->outputs->push_back(output_from(output));
+  }
+  return plan;
+}
+
+// ---- calls for Python ----
+
+py::tuple ints(c10::ArrayRef<int64_t> values) {
+  py::tuple result(values.size());
+  for (size_t i = 0; i < values.size(); ++i) result[i] = values[i];
+  return result;
+}
+
+class Describer { // numbers slots as Signature does
+ public:
+  explicit Describer(const PlanRequest& request) : call_(request.call), resizes_(request.resizes) {}
+
+  py::object describe(const c10::IValue& value, ArgumentRules::Kind kind) {
+    using Kind = ArgumentRules::Kind;
+    if (value.isNone() || kind == Kind::generator) return py::none();
+    if (value.isTensor()) return tensor(value.toTensor());
+    if (value.isList()) {
+      py::list items;
+      for (const c10::IValue& item : value.toListRef()) items.append(describe(item, kind));
+      return items;
+    }
+    if (kind == Kind::number) {
+      const size_t slot = next_number_++;
+      return py::make_tuple("s", slot, py::none(), number(call_.numbers[slot]), 0);
+    }
+    if (value.isInt()) return py::int_(value.toInt());
+    if (value.isBool()) return py::bool_(value.toBool());
+    if (value.isDouble()) return py::float_(value.toDouble());
+    if (value.isString()) return py::str(value.toStringRef());
+    return py::cast(value.toDevice());
+  }
+
+ private:
+  static py::object number(const Number& value) {
+    switch (value.kind) {
+      case Number::Kind::boolean:
+        return py::bool_(value.integer != 0);
+      case Number::Kind::integer:
+        return py::int_(value.integer);
+      case Number::Kind::real:
+        return py::float_(value.real);
+      default:
+        return py::cast(std::complex<double>(value.real, value.imaginary));
+    }
+  }
+  static py::object device_tensor(size_t slot, int dtype, at::IntArrayRef sizes, at::IntArrayRef strides, int flags) {
+    int64_t step = 1, numel = c10::multiply_integers(sizes);
+    bool contiguous = true;
+    for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) contiguous &= sizes[i] == 1 || strides[i] == step;
+    return py::make_tuple("t", slot, dtype, ints(sizes), ints(strides), flags | (contiguous || numel == 0 ? 2 : 0));
+  }
+  py::object tensor(const at::Tensor& tensor) {
+    if (!tensor.defined()) return py::none();
+    const int dtype = static_cast<int>(tensor.scalar_type());
+    const int flags = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0;
+    if (tensor.device().type() == kDeviceType) {
+      const size_t slot = next_tensor_++;
+      for (const auto& [resized, spec] : resizes_)
+        if (resized == slot) return device_tensor(slot, dtype, spec.sizes, spec.strides, flags);
+      return device_tensor(slot, dtype, tensor.sizes(), tensor.strides(), flags);
+    }
+    const size_t slot = next_number_++;
+    return py::make_tuple("n", slot, dtype, number(call_.numbers[slot]), flags);
+  }
+
+  const Signature& call_;
+  const std::vector<BoundPlan::Resize>& resizes_;
+  size_t next_tensor_ = 0, next_number_ = 0;
+};
+
+py::object outputs_for_python(const std::vector<BoundPlan::Result>* results) {
+  if (!results) return py::none();
+  py::list outputs;
+  for (const auto& result : *results) {
+    if (result.constant) outputs.append(py::none());
+    for (const OutputSpec& spec : result.tensors) {
+      if (spec.slot >= 0)
+        outputs.append(py::make_tuple("arg", spec.slot));
+      else
+        outputs.append(py::make_tuple("new", static_cast<int>(spec.dtype), ints(spec.sizes), ints(spec.strides)));
+    }
+  }
+  return outputs;
+}
+
+void resolve_with(py::object function) {
+  if (function.is_none()) {
+    set_kernel_resolver(nullptr);
+    return;
+  }
+  auto* kept = new py::object(std::move(function)); // never freed: the last call may be while the interpreter ends
+  set_kernel_resolver([kept](const PlanRequest& request) -> std::shared_ptr<const Plan> {
+    py::gil_scoped_acquire gil;
+    try {
+      Describer describer(request);
+      const auto& rules = request.op.rules.arguments;
+      py::list arguments;
+      for (size_t i = 0; i < rules.size(); ++i)
+        arguments.append(describer.describe(request.stack[request.call.first + i], rules[i].kind));
+      const py::object plan = (*kept)(request.op.record.name, static_cast<int>(request.call.device), arguments,
+                                      outputs_for_python(request.results));
+      return plan.is_none() ? nullptr : plan.cast<std::shared_ptr<Plan>>();
+    } catch (py::error_already_set& error) {
+      error.restore();
+      python_error carried; // torch's own: it travels from autograd's threads as well
+      carried.persist();
+      throw carried;
+    } catch (const py::cast_error&) {
+      TORCH_CHECK_TYPE(false, "the kernel resolver returns a Plan or None");
+    }
+  });
+}
+
+py::dict cache_info() {
+  const KernelCacheInfo info = kernel_cache_info();
+  py::dict result;
+  result["entries"] = info.entries;
+  result["hits"] = info.hits;
+  result["misses"] = info.misses;
+  result["plans"] = info.plans;
+  result["refused"] = info.refused;
+  return result;
+}
+
+} // namespace
+
+void bind_kernels(py::module_& module) {
+  py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan");
+  module.def("load_kernel", [](int device, const py::bytes& binary, const std::string& entry) {
+    char* data;
+    Py_ssize_t nbytes;
+    PyBytes_AsStringAndSize(binary.ptr(), &data, &nbytes);
+    py::gil_scoped_release no_gil;
+    return translated([&] { return device_at(device).load_kernel(data, nbytes, entry); });
+  });
+  module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
+             py::arg("outputs") = py::none());
+  module.def("set_kernel_resolver", &resolve_with);
+  module.def("register_kernels", [](const std::vector<std::pair<std::string, std::string>>& overloads) {
+    for (const auto& [overload, functional] : overloads) register_kernel(overload, functional);
+  });
+  module.def("kernel_cache_info", &cache_info);
+  module.def("kernel_cache_clear", &kernel_cache_clear);
+}
+
+} // namespace bringup
