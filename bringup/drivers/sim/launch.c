@@ -1,4 +1,5 @@
-/* Launches: checked, costed, then the kernel's units in stream order; short ones inline, long ones split over threads.
+/* Launches: checked, costed, then the kernel's units in stream order: inline up to a millisecond, split over threads
+ * from SIM_SPLIT_NS.
  *
  * A launch is what every eager op does: nothing here allocates, and nothing is copied, unless the work is queued.
  */
@@ -18,7 +19,7 @@ static void run_launch(sim_stream *stream, sim_work *work) {
   sim_report *report = &work->as.launch.report;
   int64_t grid = work->as.launch.grid;
   report->kernel = NULL;
-  if (!work->ran_inline && work->host_ns >= SIM_SPLIT_NS && grid > 1) {
+  if (work->host_ns >= SIM_SPLIT_NS && grid > 1 && stream->device->owner->options.threads > 1) {
     sim_workers_run(stream->device, kernel, work->as.launch.args, grid, work->host_ns, report);
   } else if (grid > 0) {
     int64_t words[3] = {0, 0, 0};
@@ -47,6 +48,7 @@ static int32_t submit(sim_stream *stream, const sim_kernel *kernel, const bringu
   work.keep = keep_args;
   work.ran_inline = 0;
   work.host_ns = compute > memory ? compute : memory;
+  work.inline_ns = SIM_KERNEL_INLINE_NS;
   work.device_ns = sim_cost_kernel(stream->device->owner, BRINGUP_FLOAT32, launch->flops, launch->bytes);
   work.as.launch.kernel = kernel;
   work.as.launch.args = args;

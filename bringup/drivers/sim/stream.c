@@ -99,7 +99,7 @@ int32_t sim_submit(sim_stream *stream, uint64_t handle, sim_work *work) {
   int32_t status = BRINGUP_OK;
   if (__builtin_expect(atomic_load_explicit(&stream->handle, memory_order_relaxed) != handle, 0)) {
     status = unknown_stream(stream->device, handle); /* destroyed since it was looked up */
-  } else if (stream->pending == 0 && work->host_ns < SIM_INLINE_NS) {
+  } else if (stream->pending == 0 && work->host_ns < (work->inline_ns > 0 ? work->inline_ns : SIM_INLINE_NS)) {
     work->ran_inline = 1;
     run(stream, work);
   } else if (stream->count == stream->capacity && !grow(stream)) {

@@ -1,0 +1,16 @@
+"""Random kernels in C against the interpreter, bit for bit; benchmarks/random_kernels.py runs 10,000 of them."""
+
+import pytest
+
+from benchmarks.random_kernels import check_batch
+from bringup.targets.toolchain import host_target
+
+BATCHES = 12
+SIZE = 25
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_kernels(batch):
+    start = 1_000_000 + batch * SIZE
+    reports = check_batch(range(start, start + SIZE), host_target(), (), functions=batch % 4 == 3, packed=False)
+    assert not reports, "\n".join(reports)
