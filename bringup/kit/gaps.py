@@ -13,6 +13,8 @@ A defect without an entry fails the run, and so does an entry whose cases all pa
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,9 +69,14 @@ class GapVerdict:
 
 
 def default_gaps_file(device: str) -> Path | None:
-    """The gaps file that bringup ships for a device (``sim``, ``sim:1``), if there is one."""
-    path = GAPS_FOLDER / f"{device.partition(':')[0]}.toml"
-    return path if path.exists() else None
+    """The gaps file that bringup ships for a device (``sim``, ``sim:1``), if there is one.
+
+    A driver whose options choose a mode (``BRINGUP_SIM="mode=kernels"``) has a file per mode: sim.kernels.toml.
+    """
+    name = device.partition(":")[0]
+    modes = re.findall(r"\bmode=(\w+)", os.environ.get(f"BRINGUP_{name.upper()}", ""))
+    candidates = [GAPS_FOLDER / f"{name}.{mode}.toml" for mode in modes[-1:]] + [GAPS_FOLDER / f"{name}.toml"]
+    return next((path for path in candidates if path.exists()), None)
 
 
 def load_gaps(path: str | Path) -> list[Gap]:

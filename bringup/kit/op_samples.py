@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+#: In place of a device: the CPU, with every real number in float64.
+WIDE = "float64"
 #: Ops that PyTorch gives CPU tensors whatever the device of the first: sections to split by.
 TAKES_CPU_ARGUMENTS = frozenset({"tensor_split"})
 
@@ -85,7 +87,8 @@ class _Copier:
     """One copy; tensors that share storage, or are one tensor, do so afterwards too."""
 
     def __init__(self, device: str) -> None:
-        self.device = device
+        self.wide = device == WIDE
+        self.device = "cpu" if self.wide else device
         self.tensors: dict[int, torch.Tensor] = {}
         self.storages: dict[int, torch.Tensor] = {}
 
@@ -104,6 +107,8 @@ class _Copier:
             return self.device
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
+        if isinstance(value, torch.dtype) and self.wide and value.is_floating_point:
+            return torch.float64
         if isinstance(value, torch.Generator):
             return torch.Generator(self.device).manual_seed(value.initial_seed())
         return value
@@ -116,6 +121,8 @@ class _Copier:
                 moved = tensor.detach().to(self.device, copy=True)
             else:
                 moved = self._strided(tensor)
+            if self.wide and moved.is_floating_point():
+                moved = moved.double()
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
         return moved.requires_grad_(tensor.requires_grad)

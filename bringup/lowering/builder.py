@@ -104,8 +104,9 @@ class KernelBuilder:
         extents: Sequence[IntLike | Index] = tensor.shape if shape is None else shape
         assert len(extents) == tensor.ndim
         if tensor.contiguous:
-            # Written as products: targets see which axes lie in one run.
-            strides = dense("", tensor.dtype, tuple(self.size(e) for e in extents), role).strides
+            # Written as products: targets see which axes lie in one run. Of the tensor's own shape: the one given
+            # may be a part of it.
+            strides = dense("", tensor.dtype, tuple(self.size(e) for e in tensor.shape), role).strides
         else:
             strides = tuple(self._stride(stride) for stride in tensor.strides)
         name = {"in": "x", "out": "y", "inout": "z"}[role] + str(len(self._buffers))

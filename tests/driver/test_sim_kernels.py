@@ -19,7 +19,7 @@ from bringup.targets.toolchain import compile_c, host_target
 from tests.driver.kernel_sources import ADD, GATHER, LATE, MEET, SLOW
 from tests.driver.through_the_contract import D2H, H2D, HOST, address_of, in_new_process, read, synchronize, write
 
-INLINE, QUEUED, SPLIT = 0.0, 1e6, 1e8  # bytes of a launch that make it run that way
+INLINE, SHARED, QUEUED, SPLIT = 0.0, 1e7, 2.5e7, 1e8  # bytes of a launch: shared ones run inline, with helpers
 
 
 @cache
@@ -100,12 +100,12 @@ def test_threads_is_checked(make_sim):
 
 
 # ---- running ----
-@pytest.mark.parametrize("nbytes", [INLINE, QUEUED, SPLIT])
+@pytest.mark.parametrize("nbytes", [INLINE, SHARED, QUEUED, SPLIT])
 @pytest.mark.parametrize("count", [1, 255, 256, 100_000])
 def test_a_launch_computes(driver, nbytes, count):
     work = Add(driver, count)
     finished = work.launch(nbytes)
-    assert finished == (nbytes == INLINE)
+    assert finished == (nbytes < QUEUED)
     work.check()
 
 
@@ -168,7 +168,7 @@ def test_every_unit_runs_exactly_once_however_it_is_split(make_sim):
     for grid in (1, 2, 3, 63, 64, 65, 1000, 12345):
         cells = one.alloc(0, 8 * grid)
         write(one, cells, bytes(8 * grid))
-        for nbytes in (INLINE, QUEUED, SPLIT, 2 * SPLIT):
+        for nbytes in (INLINE, SHARED, QUEUED, SPLIT, 2 * SPLIT):
             one.launch(0, kernel, Launch((cells, 1), grid, 0, bytes=nbytes, address_count=1))
         assert set(array.array("q", read(one, cells, 8 * grid))) == {4}
         one.free(0, cells)
@@ -182,7 +182,7 @@ def test_many_threads_launch_at_once(driver):
             stream = driver.stream_create(number % 2, 0)
             mine = Add(driver, 700 + number, device=number % 2)
             for turn in range(40):
-                mine.launch((INLINE, QUEUED, SPLIT)[turn % 3], stream)
+                mine.launch((INLINE, SHARED, QUEUED, SPLIT)[turn % 4], stream)
             mine.check(stream)
             driver.stream_destroy(number % 2, stream)
         except BaseException as error:

@@ -125,7 +125,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 def test_the_core_stays_small() -> None:
     lines = sum(len(path.read_text().splitlines()) for path in core_sources())
-    assert lines < 6000, f"bringup/csrc has {lines} lines; the design allows about 6,000"
+    assert lines < 8000, f"bringup/csrc has {lines} lines; docs/design.md says why it may have up to 8,000"
 
 
 def test_files_stay_readable() -> None:
