@@ -129,6 +129,9 @@ def make_plan(
     None for an undefined one.
     """
 
+def before_first_use(function: Callable[[], None]) -> None:
+    """Called once, when the first device is opened."""
+
 def set_kernel_resolver(
     resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,
 ) -> None:
@@ -152,6 +155,9 @@ def register_kernels(overloads: Sequence[tuple[str, str]]) -> None:
     The functional form ("aten::add.Tensor", or "") stands in where a kernel may not write its output in place. What ran
     before still runs on other devices, and where the resolver has no plan.
     """
+
+def compose_ops(overloads: Sequence[str]) -> None:
+    """Makes way for kernels that the caller registers next and that are made of other ops: the core's own are gone."""
 
 def kernel_cache_info() -> dict[str, int]:
     """entries (signatures), plans, refused (signatures without a kernel), hits and misses, over all ops."""

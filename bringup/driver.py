@@ -24,6 +24,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 
@@ -160,6 +161,8 @@ class Driver:
     device_name: ClassVar[str] = ""
     #: Ops the chip has a tuned library for: {"aten::mm": function(out, a, b)}; tensors arrive as ``Tensor``.
     ops: Mapping[str, Callable[..., None]] = {}
+    #: The file that lists the functions of the chip's own library, ``ops.toml``: see docs/vendor_ops.md.
+    op_table: ClassVar[Path | None] = None
 
     # ---- required ----
     @required

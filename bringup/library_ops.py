@@ -8,6 +8,7 @@ The driver writes one function; the functional, in-place and ``out=`` forms of t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from bringup import _C, runtime
 from bringup.driver import Tensor
+from bringup.op_lookup import find_overload, in_place_form, out_form
 
 Function = Callable[..., Any]
 
@@ -22,22 +24,28 @@ Function = Callable[..., Any]
 _libraries: list[torch.library.Library] = []
 
 
-def register(drivers: Iterable[runtime.ActiveDriver]) -> None:
+def register(
+    drivers: Iterable[runtime.ActiveDriver], tables: Mapping[str, Mapping[str, Function]] | None = None
+) -> None:
     """Registers the ops of all drivers; a device whose driver lacks an op takes the op's usual route.
+
+    ``tables``: by the name of a driver, the functions of its op table, which stand behind those of ``Driver.ops``.
 
     >>> class Driver(bringup.Driver):  # doctest: +SKIP
     ...     ops = {"aten::mm": lambda out, a, b: chip.matmul(out.address, a.address, b.address, *a.shape, b.shape[1])}
     """
     by_op: dict[torch._ops.OpOverload, dict[str, Function]] = {}
     for driver in drivers:
-        for name, function in driver.driver.ops.items():
+        for name, function in {**(tables or {}).get(driver.name, {}), **driver.driver.ops}.items():
             if not callable(function):
                 raise TypeError(f"driver '{driver.name}': ops[{name!r}] is not callable")
             by_op.setdefault(find_op(name, driver.name), {})[driver.name] = function
     for op, functions in by_op.items():
         for form, kernel in _forms(op, functions):
             library = torch.library.Library(form.namespace, "IMPL")
-            library.impl(form._name.split("::")[1], kernel, "PrivateUse1", with_keyset=True)
+            with warnings.catch_warnings():  # that it takes the place of the kernel behind it is what we want
+                warnings.filterwarnings("ignore", message="Warning only once for all operators")
+                library.impl(form._name.split("::")[1], kernel, "PrivateUse1", with_keyset=True)
             _libraries.append(library)
 
 
@@ -47,31 +55,10 @@ def find_op(name: str, driver: str) -> torch._ops.OpOverload:
     >>> find_op("aten::mm", "sim")
     <OpOverload(op='aten.mm', overload='default')>
     """
-    where = f"driver '{driver}': ops[{name!r}]"
-    namespace, colons, rest = name.partition("::")
-    packet_name, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), packet_name, None) if colons and packet_name else None
-    if packet is None:
-        raise ValueError(f"{where}: PyTorch has no such op; names look like aten::mm or aten::add.Tensor")
-    overloads = packet.overloads()
-    if not overload:  # aten::add means aten::add.Tensor: its default overload adds two Python numbers
-        plain = "default" in overloads and any(str(value.type) == "Tensor" for value in packet.default._schema.returns)
-        overload = "Tensor" if "Tensor" in overloads and not plain else "default"
-    if overload not in overloads:
-        raise ValueError(f"{where}: name one of the overloads of {namespace}::{packet_name}: {', '.join(overloads)}")
-    op: torch._ops.OpOverload = getattr(packet, overload)
-    _check_schema(op, where)
-    return op
-
-
-def _check_schema(op: torch._ops.OpOverload, where: str) -> None:
-    schema = op._schema
-    if schema.is_mutable:
-        raise ValueError(f"{where}: name the functional op; its in-place and out= forms are derived")
-    if not schema.returns or any(str(value.type) != "Tensor" for value in schema.returns):
-        raise ValueError(f"{where}: only ops that return tensors can be library ops, not {schema}")
-    if any(value.alias_info is not None for value in schema.returns):
-        raise ValueError(f"{where}: a view op has no work for a library: {schema}")
+    try:
+        return find_overload(name)
+    except ValueError as error:
+        raise ValueError(f"driver '{driver}': ops[{name!r}]: {error}") from None
 
 
 # ---- the forms of an op ----
@@ -80,38 +67,13 @@ def _forms(
 ) -> list[tuple[torch._ops.OpOverload, Function]]:
     """The op itself, and its out= and in-place forms where PyTorch has them, each with a kernel."""
     forms = [(op, _functional(op, functions))]
-    out = _out_form(op)
+    out = out_form(op)
     if out is not None:
         forms.append((out, _into_out(op, out, functions)))
-    in_place = _in_place_form(op)
+    in_place = in_place_form(op)
     if in_place is not None:
         forms.append((in_place, _in_place(op, in_place, functions)))
     return forms
-
-
-def _signature(op: torch._ops.OpOverload) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
-
-
-def _out_form(op: torch._ops.OpOverload) -> Any:
-    packet = op.overloadpacket
-    for overload in (getattr(packet, name) for name in packet.overloads()):
-        outs = [a for a in overload._schema.arguments if a.is_out]
-        if len(outs) == len(op._schema.returns) and _signature(overload) == _signature(op):
-            return overload
-    return None
-
-
-def _in_place_form(op: torch._ops.OpOverload) -> Any:
-    packet = getattr(getattr(torch.ops, op.namespace), op.overloadpacket.__name__ + "_", None)
-    if packet is None or len(op._schema.returns) != 1:
-        return None
-    for overload in (getattr(packet, name) for name in packet.overloads()):
-        arguments = overload._schema.arguments
-        writes_self = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
-        if writes_self and _signature(overload) == _signature(op):
-            return overload
-    return None
 
 
 # ---- kernels ----

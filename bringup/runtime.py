@@ -15,10 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bringup import debug
 from bringup.driver import Driver
 
 if TYPE_CHECKING:
     import torch
+
+    from bringup.vendor.activation import Tables
 
     DriverLike = str | Driver | type[Driver]
 
@@ -309,6 +312,28 @@ def _activate_now(drivers: Sequence[DriverLike]) -> None:
     _state.asked, _state.found, _state.error = tuple(drivers), None, None
 
 
+def _op_tables(drivers: Sequence[Driver]) -> Tables | None:
+    """The drivers' tables of tuned ops, checked: a bad one must fail before anything is registered."""
+    if all(driver.op_table is None for driver in drivers):
+        return None
+    from bringup.vendor.activation import read_tables
+
+    return read_tables(drivers)
+
+
+def _register_ops(core: Any, active: Sequence[ActiveDriver], tables: Tables | None, kernels: bool) -> None:
+    """Puts the lowered ops behind the dispatcher, and the drivers' own functions before them."""
+    if kernels:
+        from bringup.lowering import activation
+
+        activation.install(core, lambda index: driver_of(index).driver, tables.entries if tables is not None else {})
+    functions = tables.functions() if tables is not None else {}
+    if functions or any(driver.driver.ops for driver in active):  # after the kernels, which are their second choice
+        from bringup import library_ops
+
+        library_ops.register(active, functions)
+
+
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import core_binary, ledger
     from bringup.driver_abi import CDriver, adapted, struct_of
@@ -322,6 +347,11 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     policy = ledger.policy_from_environment()  # a bad value must fail before anything is registered
     core = core_binary.load(torch.__version__)
     structs = [struct_of(driver) for driver in drivers]
+    if debug.level >= 5:
+        from bringup.launch_log import logged
+
+        structs = [logged(struct, driver.name) for struct, driver in zip(structs, drivers, strict=True)]
+    tables = _op_tables(drivers)
 
     active = []
     for driver, struct in zip(drivers, structs, strict=True):
@@ -346,14 +376,13 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     )
     serialization.register()
     sharing.register()
-    if any(driver.driver.ops for driver in active):
-        from bringup import library_ops
-
-        library_ops.register(active)
+    if tables is not None:
+        tables.define()
     if any(all(map(driver.driver.offers, ("compile", "load", "launch"))) for driver in active):
-        from bringup.lowering import activation
-
-        activation.install(core, lambda index: driver_of(index).driver)
+        # On first use: importing the compiler takes 0.3 s, and most processes that import torch use no device.
+        core.before_first_use(lambda: _register_ops(core, active, tables, kernels=True))
+    else:
+        _register_ops(core, active, tables, kernels=False)
     ledger.install(policy)
     import atexit
 

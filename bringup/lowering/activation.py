@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from bringup import debug
 from bringup.driver import Driver
 from bringup.lowering import families
 from bringup.lowering.loader import Loader
@@ -12,13 +13,39 @@ from bringup.lowering.overloads import Served, served_overloads
 from bringup.lowering.registry import LOWERINGS
 from bringup.lowering.resolve import Resolver
 
+if TYPE_CHECKING:
+    from bringup.vendor.bound import Bound
 
-def install(core: Any, driver_of: Callable[[int], Driver]) -> list[Served]:
-    """Registers every lowered overload with the core, and answers its misses."""
+#: The resolver of this process, once a device that runs kernels is open: ``bringup explain`` watches it.
+active: list[Resolver] = []
+
+
+def extend(names: Sequence[str], core: Any) -> None:
+    """Serves ops that were defined after the first device was opened; before that there is nothing to do."""
+    for resolver in active:
+        served = served_overloads({name: LOWERINGS[name] for name in names})
+        resolver.add({one.name: (one.definition, one.arguments) for one in served})
+        core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served])
+
+
+def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, Sequence[Bound]]) -> list[Served]:
+    """Registers every lowered overload with the core, and answers its misses; op tables come before lowerings."""
     families.load()
-    served = served_overloads(LOWERINGS)
+    definitions = LOWERINGS
+    if tables:
+        from bringup.vendor.routing import with_tables
+
+        definitions = with_tables(LOWERINGS, tables, driver_of)
+    served = served_overloads(definitions)
     loader = Loader(driver_of, core.load_kernel)
     resolver = Resolver({one.name: (one.definition, one.arguments) for one in served}, loader, core.make_plan)
+    if debug.level:
+        resolver.observers.append(debug.tell)
+    active[:] = [resolver]
     core.set_kernel_resolver(resolver.resolve)
     core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served])
+    if all(driver_of(index).offers("launch") for index in range(core.device_count())):
+        from bringup.lowering import composed
+
+        composed.register(core)
     return served

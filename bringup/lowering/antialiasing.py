@@ -86,11 +86,9 @@ class Line:
 
 
 def most_taps(form: Filter, source: IntLike, result: IntLike, align: bool, scale: Number | None) -> IntLike:
-    """No output needs more input elements than this; a scale that is given must fit the sizes."""
+    """No output needs more input elements than this."""
     if scale is not None and not align:
-        top, bottom = scale.known().as_integer_ratio()
-        if not source * top >= result * bottom:
-            raise NoKernel("the scale is smaller than the sizes say")
+        return max(math.ceil(form.half / scale.known()), form.half) * 2 + 2
     if align:
         source, result = source - 1, larger(result - 1, 1)
     return larger((form.half * source + result - 1) // result, form.half) * 2 + 2

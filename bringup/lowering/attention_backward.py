@@ -13,19 +13,8 @@ from typing import TypeAlias
 from bringup.ir.dtypes import uint64
 from bringup.ir.expr import Cast, Expr, IndexValue, Load, unary
 from bringup.ir.index import AxisVar, Index, as_index
-from bringup.lowering.attention import (
-    BLOCK,
-    ROWS,
-    Described,
-    Heads,
-    New,
-    Scores,
-    Tile,
-    blocks_of,
-    like,
-    turned,
-    unmasked,
-)
+from bringup.lowering.attention import Described, New, like
+from bringup.lowering.attention_tiles import ROWS, Heads, Scores, Tile, blocks_of, turned, unmasked
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.registry import lowering
@@ -94,9 +83,9 @@ class _Backward:
         """dQ: 8 queries against all keys."""
         call, heads = self.call, self.heads
         wide = heads.wide
-        keys, values = turned(call, heads.key, wide), turned(call, heads.value, wide)
+        keys, values = (turned(call, x, heads.block, wide) for x in (heads.key, heads.value))
         k = call.kernel("attention_grad_query")
-        tile = Tile.over(k, heads.outer, heads.queries, wide)
+        tile = Tile.over(k, heads.outer, heads.queries, heads)
         shared = (*tile.outer[:2], as_index(0))
         kt, vt, rows = k.read(keys), k.read(values), k.read(heads.key)
         sums, deltas = k.read(self.sums), k.read(self.deltas)
@@ -106,10 +95,10 @@ class _Backward:
         q = tile.held(k.read(heads.query), tile.outer, heads.depth)
         g = tile.held(k.read(self.grad), tile.outer, heads.width)
         result = tile.filled((ROWS, heads.depth), 0)
-        p, d = k.local(wide, (ROWS, BLOCK)), k.local(wide, (ROWS, BLOCK))
+        p, d = k.local(wide, (ROWS, heads.block)), k.local(wide, (ROWS, heads.block))
 
         def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
-            first = n * BLOCK
+            first = n * heads.block
             tile.products(
                 q,
                 lambda e, j: kt.at(*shared, n, e, j),
@@ -121,14 +110,14 @@ class _Backward:
                 row = tile.row(r)
                 inside = IndexValue(row) < IndexValue(scores.queries)
                 shift, delta = (k.let(Load(x.name, (*tile.outer, row), x.dtype, inside)) for x in (sums, deltas))
-                with k.loop(BLOCK) as j:
+                with k.loop(heads.block) as j:
                     share = unary("exp", p[r, j] - unmasked(shift))
                     factor = kept(row, first + j)
                     k.store(d, (r, j), share * ((d[r, j] if factor is None else d[r, j] * factor) - delta))
             tile.accumulate(result, d, tile.columns(rows, shared, first, scores.keys))
             return ()
 
-        k.sequential(blocks_of(heads.keys, BLOCK), (), block)
+        k.sequential(blocks_of(heads.keys, heads.block), (), block)
         tile.deliver(y, tile.outer, lambda r, e: result[r, e] * scores.scale, heads.depth)
         k.launch()
 
@@ -136,9 +125,9 @@ class _Backward:
         """dK and dV: 8 keys against all queries of all heads that share them."""
         call, heads = self.call, self.heads
         wide = heads.wide
-        queries, grads = turned(call, heads.query, wide), turned(call, self.grad, wide)
+        queries, grads = (turned(call, x, heads.block, wide) for x in (heads.query, self.grad))
         k = call.kernel("attention_grad_key_value")
-        tile = Tile.over(k, heads.outer[:2], heads.keys, wide)
+        tile = Tile.over(k, heads.outer[:2], heads.keys, heads)
         shared = (*tile.outer, as_index(0))
         qt, gt = k.read(queries), k.read(grads)
         q, g = k.read(heads.query), k.read(self.grad)
@@ -147,7 +136,7 @@ class _Backward:
         keys = tile.held(k.read(heads.key), shared, heads.depth)
         values = tile.held(k.read(heads.value), shared, heads.width)
         d_key, d_value = tile.filled((ROWS, heads.depth), 0), tile.filled((ROWS, heads.width), 0)
-        p, d = k.local(wide, (ROWS, BLOCK)), k.local(wide, (ROWS, BLOCK))
+        p, d = k.local(wide, (ROWS, heads.block)), k.local(wide, (ROWS, heads.block))
         mask = Scores.of(k, heads, shared).mask
 
         def head(group: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
@@ -156,7 +145,7 @@ class _Backward:
             kept = self._kept(k, scores)
 
             def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
-                first = n * BLOCK
+                first = n * heads.block
                 tile.products(
                     keys,
                     lambda e, i: qt.at(*at, n, e, i),
@@ -164,7 +153,7 @@ class _Backward:
                     lambda r, total, i: scores.at(total, first + i, tile.row(r)),
                 )
                 tile.products(values, lambda e, i: gt.at(*at, n, e, i), d, lambda r, total, i: total)
-                with k.loop(ROWS) as r, k.loop(BLOCK) as i:
+                with k.loop(ROWS) as r, k.loop(heads.block) as i:
                     inside = IndexValue(first + i) < IndexValue(scores.queries)
                     shift, delta = (Load(x.name, (*at, first + i), x.dtype, inside) for x in (sums, deltas))
                     share = k.let(unary("exp", p[r, i] - unmasked(shift)))
@@ -177,7 +166,7 @@ class _Backward:
                 tile.accumulate(d_key, d, tile.columns(q, at, first, scores.queries))
                 return ()
 
-            k.sequential(blocks_of(heads.queries, BLOCK), (), block)
+            k.sequential(blocks_of(heads.queries, heads.block), (), block)
             return ()
 
         k.sequential(heads.outer[2], (), head)

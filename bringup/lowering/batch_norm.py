@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bringup.ir.dtypes import DType
+from bringup.ir.dtypes import DType, float32, float64
 from bringup.ir.expr import Cast, Expr, IndexValue, const, unary
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder, convert
@@ -81,8 +81,9 @@ def _forward(
     wide, channels = opmath(x.dtype), x.shape[1]
     if training:
         mean, variance = (call.temporary(wide, [channels]) for _ in range(2))
+        # In float32 the mean of a training step's batch was 3 times as far from the truth as ATen's, which is made so.
         definition = Fold(
-            lambda piece: moments(piece, wide),
+            lambda piece: moments(piece, wide, float64 if x.dtype is float32 else None),
             merge_moments,
             (0, 0, 0),
             lambda k, states: (states[1], states[2] / states[0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bringup.ir.expr import Expr
@@ -12,6 +13,7 @@ from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, Tensor
 from bringup.lowering.convolution import (
     Geometry,
+    Image,
     channels_of,
     checked,
     correlate,
@@ -23,9 +25,15 @@ from bringup.lowering.convolution import (
     spread,
     strides_in_format,
 )
+from bringup.lowering.folding import Fold, fold
 from bringup.lowering.reduction import rows
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
+from bringup.lowering.symbolic import IntLike
+
+#: Parts of the batch whose sums are added at the end, where it has so many: one float32 sum over 16 images of 16×16 was
+#: 2.4 times as far from the truth as oneDNN's.
+PARTS = 8
 
 
 def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape: Geometry) -> None:
@@ -33,24 +41,32 @@ def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape
     groups, space = shape.groups, list(zip(shape.stride, shape.dilation, shape.padding))
     a_count, e_count = channels_of(out, groups)
     many = [large.shape[1] // e_count] if groups > 1 else []
+    depthwise = groups > 1 and isinstance(a_count, int) and isinstance(e_count, int)
+    batch = small.shape[0]
+    parts = [PARTS] if not depthwise and batch != 0 and batch % PARTS == 0 else []
+    share = batch // PARTS if parts else batch
     y_image = image(out, 0, many, a_count)
-    small_image, large_image = image(small, 1, many, a_count), image(large, 1, many, e_count)
+    dense = y_image.tensor
+    if parts:
+        sums = call.temporary(out.dtype.accumulate, [PARTS, *y_image.tensor.shape])
+        y_image = replace(y_image, tensor=sums)
+    small_image = _cut(image(small, 1, many, a_count), parts, share)
+    large_image = _cut(image(large, 1, many, e_count), parts, share)
     k = call.kernel()
+    part = [k.grid(count) for count in parts]
     g, e, a, r = grid_of(k, y_image.last, many, e_count, a_count, out.shape[2:])
-    batch, extents = small.shape[0], [k.size(extent) for extent in large.shape[2:]]
-    x = k.read(small_image.tensor, small_image.shape([batch], [*many, a_count], small.shape[2:]))
-    z = k.read(large_image.tensor, large_image.shape([batch], [*many, e_count], large.shape[2:]))
-    y = k.write(y_image.tensor, y_image.shape([*many, a_count], [e_count], out.shape[2:]))
+    extents = [k.size(extent) for extent in large.shape[2:]]
+    x = k.read(small_image.tensor, small_image.shape([*parts, share], [*many, a_count], small.shape[2:]))
+    z = k.read(large_image.tensor, large_image.shape([*parts, share], [*many, e_count], large.shape[2:]))
+    y = k.write(y_image.tensor, y_image.shape([*parts, *many, a_count], [e_count], out.shape[2:]))
 
     def factors(b: Index, *u: Index) -> tuple[Expr, Expr]:
         at = [s * place + d * tap - p for place, tap, (s, d, p) in zip(u, r, space)]
         guards = [within(place, extent) for place, extent in zip(at, extents)]
-        left = x.at(*small_image.place([b], [*g, a], u))
-        return left, guarded(z, large_image.place([b], [*g, e], at), guards)
+        left = x.at(*small_image.place([*part, b], [*g, a], u))
+        return left, guarded(z, large_image.place([*part, b], [*g, e], at), guards)
 
-    if (
-        groups > 1 and isinstance(a_count, int) and isinstance(e_count, int)
-    ):  # depthwise: one number per tap, 32 partial sums along a row
+    if depthwise:  # one number per tap, 32 partial sums along a row
         wide = small.dtype.accumulate
 
         def product(*j: Index) -> Expr:
@@ -59,9 +75,20 @@ def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape
 
         total = k.reduce([batch, *small.shape[2:]], product)
     else:
-        total = k.contract([batch, *small.shape[2:]], factors)
-    k.store(y, y_image.place([*g, a], [e], r), total)
+        total = k.contract([share, *small.shape[2:]], factors)
+    k.store(y, y_image.place([*part, *g, a], [e], r), total)
     k.launch()
+    if parts:
+        fold(call, [sums], [0], False, Fold(lambda piece: (piece.reduce(lambda j: piece(j)),), "add"), [dense])
+
+
+def _cut(held: Image, parts: Sequence[int], share: IntLike) -> Image:
+    """An image whose batch is split into parts, if there are any."""
+    if not parts:
+        return held
+    tensor = held.tensor
+    shape, strides = (*parts, share, *tensor.shape[1:]), (tensor.strides[0] * share, *tensor.strides)
+    return replace(held, tensor=replace(tensor.view(shape, strides), contiguous=tensor.contiguous))
 
 
 def bias_gradient(call: Call, out: Tensor, grad: Tensor) -> None:

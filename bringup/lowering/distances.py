@@ -74,26 +74,32 @@ def euclidean_dist(call: Call, x1: Tensor, x2: Tensor) -> None:
 
 @lowering("aten::_cdist_backward")
 def cdist_backward(call: Call, grad: Tensor, x1: Tensor, x2: Tensor, p: Number, cdist: Tensor) -> None:
-    """The gradient of x1: a sum over the rows of x2."""
+    """The gradient of x1: a sum over the rows of x2, and over the batches that x1 is repeated for."""
     (out,) = call.outs
-    batch, wide = out.shape[:-2], opmath(out.dtype)
+    batch, wide = grad.shape[:-2], opmath(out.dtype)
     rows, columns, width = out.shape[-2], x2.shape[-2], out.shape[-1]
+    ahead = len(batch) + 2 - out.ndim
+    summed = [d for d, extent in enumerate(batch) if d < ahead or out.shape[d - ahead] != extent]
     k = call.kernel()
-    b = [k.grid(extent) for extent in batch]
+    b: list[AxisVar | None] = [None if d in summed else k.grid(extent) for d, extent in enumerate(batch)]
     i, m = k.grid(rows), k.grid(width)
     left, right = (
         k.read(_batched(x1, batch), [*batch, rows, width]),
         k.read(_batched(x2, batch), [*batch, columns, width]),
     )
     shares, distances = (k.read(_batched(t, batch), [*batch, rows, columns]) for t in (grad, cdist))
-    own = k.let(convert(left.at(*b, i, m), wide))
 
-    def share(j: AxisVar) -> Expr:
-        distance = convert(distances.at(*b, i, j), wide)
-        slope = _slope(k, p, own - convert(right.at(*b, j, m), wide), distance)
-        return convert(shares.at(*b, i, j), wide) * slope
+    def share(*folded: AxisVar) -> Expr:
+        *over, j = folded
+        rest = iter(over)
+        at = [next(rest) if axis is None else axis for axis in b]
+        difference = convert(left.at(*at, i, m), wide) - convert(right.at(*at, j, m), wide)
+        slope = _slope(k, p, difference, convert(distances.at(*at, i, j), wide))
+        return convert(shares.at(*at, i, j), wide) * slope
 
-    k.store(k.write(out), (*b, i, m), k.reduce(columns, share, lanes=8))
+    total = k.reduce([*(batch[d] for d in summed), columns], share, lanes=8)
+    y = k.write(out, [*(1 if axis is None else batch[d] for d, axis in enumerate(b) if d >= ahead), rows, width])
+    k.store(y, (*(0 if axis is None else axis for axis in b[ahead:]), i, m), total)
     k.launch()
 
 

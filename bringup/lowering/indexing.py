@@ -45,6 +45,8 @@ def gather(call: Call, self: Tensor, dim: int, index: Tensor, sparse_grad: bool)
 @lowering("aten::index_select")
 def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
     """y[i, j] = x[index[i], j]."""
+    if index.ndim > 1:  # the meta kernel takes it
+        raise IndexError("index_select(): Index is supposed to be a vector")
     x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
     dim %= x.ndim
     k = call.kernel()
@@ -87,6 +89,8 @@ class IndexedDims:
 
     def __init__(self, x: Tensor, indices: Sequence[Tensor | None]) -> None:
         given = [index for index in indices if index is not None]
+        if not given:
+            raise NoKernel("no index says what to take")
         if any(index.dtype is boolean or index.dtype.name == "uint8" for index in given):
             raise NoKernel("a mask as an index has as many elements as it says: see nonzero")
         self.dims = [d for d, index in enumerate(indices) if index is not None]

@@ -16,6 +16,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor, dense_strides
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.folding import Fold, Piece, fold
+from bringup.lowering.indexing import at_least_1d
 from bringup.lowering.loops import in_memory_order, merged
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -193,6 +194,7 @@ def multi_margin_loss(
 ) -> None:
     """w[t] sum over other classes of max(0, margin - x[t] + x[j])^p, over the number of classes."""
     (out,) = call.outs
+    self = at_least_1d(self)
     wide = opmath(self.dtype)
     losses = out if out.ndim == self.ndim - 1 and reduction == NONE else call.temporary(wide, _positions_of(self))
     at, rows = _margins(call, self, [], target, [losses])
@@ -223,7 +225,7 @@ def multi_margin_loss_backward(
     reduction: int,
 ) -> None:
     """Each violation pulls its class down and the target's class up."""
-    (dx,) = call.outs
+    self, dx = at_least_1d(self), at_least_1d(call.outs[0])
     wide, shape = opmath(self.dtype), _positions_of(self)
     at, rows = _margins(call, self, [dx], target, [spread_over(grad_output, shape)])
     k, squared = at.k, p.equals(2)

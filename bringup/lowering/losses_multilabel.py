@@ -12,6 +12,7 @@ from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Load, Where
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Tensor
+from bringup.lowering.indexing import at_least_1d
 from bringup.lowering.losses import MEAN, NONE, like_argument, spread_over, summed
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -20,7 +21,8 @@ from bringup.lowering.symbolic import IntLike
 
 def _rows(tensor: Tensor) -> Tensor:
     """One row may come without its dimension."""
-    return tensor if tensor.ndim == 2 else tensor.view([1, *tensor.shape], [0, *tensor.strides])
+    row = at_least_1d(tensor)
+    return row if row.ndim == 2 else row.view([1, *row.shape], [0, *row.strides])
 
 
 class _Labels:

@@ -27,6 +27,15 @@ def copy_elements(call: Call, self: Tensor, src: Tensor) -> None:
     copy(call, self, src)
 
 
+def dense(call: Call, tensor: Tensor) -> Tensor:
+    """The tensor itself if it is contiguous, else a copy that is."""
+    if tensor.contiguous:
+        return tensor
+    made = call.temporary(tensor.dtype, tensor.shape)
+    copy(call, made, tensor)
+    return made
+
+
 @lowering("aten::cat")
 def cat(call: Call, tensors: list[Tensor], dim: int) -> None:
     """The tensors one after the other: a copy each into its part of the result."""
@@ -82,6 +91,22 @@ def roll(call: Call, self: Tensor, shifts: Sequence[int], dims: Sequence[int]) -
     return None
 
 
+@lowering("aten::narrow_copy")
+def narrow_copy(call: Call, self: Tensor, dim: int, start: int, length: int) -> None:
+    """Part of a dimension."""
+    dim %= self.ndim
+    first: IntLike = start if start >= 0 else self.shape[dim] + start
+    copy(call, call.outs[0], self.narrow(dim, first, length))
+
+
+@lowering("aten::conj_physical_", "aten::conj_physical.out")
+def conj_physical(call: Call, self: Tensor) -> None:
+    """Real numbers are their own conjugates."""
+    call.pointwise = True
+    if call.outs[0].memory != self.memory:
+        copy(call, call.outs[0], self)
+
+
 @lowering("aten::repeat")
 def repeat(call: Call, self: Tensor, repeats: Sequence[int]) -> None:
     """The tensor tiled: the result seen as (copies, size) per dimension."""
@@ -104,6 +129,8 @@ def repeat(call: Call, self: Tensor, repeats: Sequence[int]) -> None:
 def unfold_backward(call: Call, grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int) -> None:
     """Each element collects from the windows that contain it."""
     out = call.outs[0]
+    if out.ndim == 0:  # one window with one element
+        return copy(call, out, grad_in.view((), ()))
     dim %= out.ndim
     k = call.kernel()
     shape = [grad_in.shape[dim] if d == dim else out.shape[d] for d in range(out.ndim)]
@@ -125,3 +152,4 @@ def unfold_backward(call: Call, grad_in: Tensor, input_sizes: Sequence[int], dim
     total = k.reduce((size + step - 1) // step, lambda j: convert(taken(j), wide), lanes=1)
     k.store(y, tuple(i), total)
     k.launch()
+    return None

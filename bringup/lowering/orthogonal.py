@@ -1,6 +1,7 @@
-"""Chebyshev's and Hermite's polynomials, whose degree is data: a recurrence of few steps, then closed forms.
+"""Orthogonal polynomials, whose degree is data: a recurrence of few steps, then closed forms.
 
-Legendre's and Laguerre's have neither a bound on the degree nor a closed form: they have no kernel.
+Legendre's and Laguerre's have neither a bound on the degree nor a closed form: the host reads the largest degree first
+(orthogonal_degrees.py).
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from bringup.ir.dtypes import float64
 from bringup.ir.expr import Cast, Expr, IndexValue, const
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, Tensor
+from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import absolute, binary, cos, is_zero, sin, trunc, unary, where
-from bringup.lowering.registry import pointwise
+from bringup.lowering.registry import lowering, pointwise
+from bringup.lowering.scalar_types import opmath
 
 #: Up to this degree the recurrence is as exact as the closed form.
 _SMALL = 8
@@ -109,3 +113,32 @@ for _kind in "tuvw":
     _register(f"shifted_chebyshev_polynomial_{_kind}", _chebyshev(_kind, shifted=True))
 _register("hermite_polynomial_h", _hermite(2.0))
 _register("hermite_polynomial_he", _hermite(1.0))
+
+
+@lowering("bringup::polynomial_", outputs=lambda *_: ())
+def polynomial(call: Call, self: Tensor, x: Tensor, n: Tensor, degrees: Tensor, kind: str) -> None:
+    """Legendre's or Laguerre's; no degree is larger than ``degrees`` has elements."""
+    wide = opmath(self.dtype)
+
+    def formula(k: KernelBuilder, x: Expr, n: Expr) -> Expr:
+        n = k.let(trunc(n))
+        legendre = kind == "legendre"
+        first = k.let(x if legendre else 1.0 - x)
+        one = const(1.0, wide)
+
+        def step(j: AxisVar, state: tuple[Expr, ...]) -> tuple[Expr, Expr]:
+            p, q = state
+            d = k.let(Cast(IndexValue(j + 1), wide))
+            slope = (d + d + 1.0) * x if legendre else d + d + first
+            more = k.let(d < n)
+            return where(more, q, p), where(more, (slope * q - d * p) / (d + 1.0), q)
+
+        found: Expr = k.sequential(degrees.shape[0], (one, first), step)[1]
+        if legendre:
+            odd = binary("ne", binary("remainder", n, 2.0), 0.0)
+            found = where(binary("eq", absolute(x), 1.0), where((x < 0) & odd, -1.0, one), found)
+        else:
+            found = where(is_zero(x), one, found)
+        return where(n < 0, 0.0, where(is_zero(n), one, found))
+
+    elementwise(call, [self], [x, n], formula, wide, "polynomial", builder=True)

@@ -84,7 +84,10 @@ def pointwise(
         kinds: DType | list[None] = boolean if to == "bool" else compute if to == "common" else opmath(compute)
         if to == "own":
             kinds = [None] * len(arguments)
-        elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
+        try:
+            elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
+        except ValueError as error:  # a constant that an integer type does not have: gelu of uint8
+            raise NoKernel(f"{call.op} has no kernel for {compute}: {error}") from error
 
     lowering(*overloads.split())(lower)
 

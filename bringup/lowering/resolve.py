@@ -6,15 +6,20 @@ in op, dtypes, dimensions and plain arguments, and their sizes and strides answe
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeAlias
 
-from bringup import debug
-from bringup.ir.index import FloorDiv, Index, Int, Max, Min, Mod, Size, Sum, substitute
-from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
-from bringup.lowering.loader import Compiled
+from bringup.ir.index import Index
+from bringup.lowering.call import Call, ForeignKernel, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering.compile_failure import NotCompiled, refuse
+from bringup.lowering.index_code import code_of
+from bringup.lowering.loader import Compiled, Loader
+from bringup.lowering.observation import CallRecord, KernelRecord
 from bringup.lowering.registry import OUTPUTS, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF
 from bringup.lowering.symbolic import Trace, index_of
@@ -139,30 +144,6 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def code_of(index: Index, places: Mapping[str, str]) -> str:
-    """An index as Python source over the numbers of a call.
-
-    >>> code_of(Size("n") * 2 + 1, {"n": "v[0]"})
-    '(1 + 2*v[0])'
-    """
-    if isinstance(index, Int):
-        return str(index.value)
-    if isinstance(index, Size):
-        return places[index.name]
-    if isinstance(index, Sum):
-        terms = []
-        for factors, value in index.terms:
-            parts = [code_of(factor, places) for factor in factors]
-            terms.append("*".join(parts if value == 1 and parts else [str(value), *parts]))
-        return f"({' + '.join(terms)})"
-    if isinstance(index, (FloorDiv, Mod)):
-        sign = "//" if isinstance(index, FloorDiv) else "%"
-        return f"({code_of(index.a, places)} {sign} {code_of(index.b, places)})"
-    assert isinstance(index, (Min, Max)), f"{index} is no formula over sizes"
-    word = "min" if isinstance(index, Min) else "max"
-    return f"{word}({code_of(index.a, places)}, {code_of(index.b, places)})"
-
-
 @dataclass(frozen=True)
 class Structure:
     """A lowered call whose numbers are still open; ``holds`` are its guards, ``fill`` makes a plan's parts."""
@@ -187,14 +168,15 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
         return code_of(index, places)
 
     launches = []
-    for launch, loaded in zip(call.launches, compiled):
-        sizes: dict[str, Any] = {size.name: index_of(number) for size, number in zip(launch.kernel.sizes, launch.sizes)}
+    space: dict[str, Any] = {}
+    for n, (launch, loaded) in enumerate(zip(call.launches, compiled)):
         arguments = []
         for tensor in launch.buffers:
             where, slot = tensor.memory
             offset = code(index_of(tensor.offset) * tensor.dtype.size)
             arguments.append(f"({_MEMORY[where]}, {slot}, {offset})")
-        arguments += [f"({_IMMEDIATE}, {code(index_of(number))}, 0)" for number in launch.sizes]
+        sizes = [code(index_of(number)) for number in launch.sizes]
+        arguments += [f"({_IMMEDIATE}, {size}, 0)" for size in sizes]
         for param, given in zip(launch.kernel.params, launch.params):
             if isinstance(given, Number):
                 arguments.append(f"({_SCALAR}, {given.slot}, {CODE_OF[param.dtype]})")
@@ -202,15 +184,18 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
                 arguments.append(f"({_IMMEDIATE}, {given}, 0)")
             else:
                 arguments.append(f"({_SEED if given == 'seed' else _OFFSET}, 0, 0)")
-        formulas = (loaded.units, loaded.flops, loaded.bytes)
-        cost = [code(substitute(formula, sizes=sizes)) for formula in formulas]
-        launches.append(f"({loaded.handle}, {', '.join(cost)}, [{', '.join(arguments)}])")
+        if isinstance(launch.kernel, ForeignKernel):
+            formulas = (launch.kernel.units, launch.kernel.flops, launch.kernel.bytes)
+            measured = ", ".join(map(code, formulas))
+        else:
+            space[f"measure{n}"] = loaded.measure
+            measured = f"*measure{n}({', '.join(sizes)})"
+        launches.append(f"({loaded.handle}, {measured}, [{', '.join(arguments)}])")
     temporaries = [code(index_of(t.numel) * t.dtype.size) for t in call.temporaries]
     source = (
         f"def holds(v, s):\n    return {call.trace.guard_code(code)}\n"
         f"def fill(v):\n    return [{', '.join(launches)}], [{', '.join(temporaries)}]\n"
     )
-    space: dict[str, Any] = {}
     exec(compile(source, f"<guards of {call.op}>", "exec"), space)
     return Structure(call, space["holds"], space["fill"])
 
@@ -220,25 +205,39 @@ def scalar_guards(trace: Trace) -> list[tuple[int, int, bool | int | float]]:
     return [(slot, _RELATIONS.index(relation), number) for slot, relation, number in trace.scalar_guards]
 
 
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Lowering makes thousands of small objects, and a full collection in the middle of it takes 5 to 14 ms."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Resolver:
-    """Plans for the calls of all devices; ``compile_kernel(device, kernel)`` puts a kernel there."""
+    """Plans for the calls of all devices."""
 
     def __init__(
-        self,
-        lowerings: Mapping[str, tuple[Lowering, int]],
-        compile_kernel: Callable[[int, Any], Compiled],
-        make_plan: Callable[..., Any],
+        self, lowerings: Mapping[str, tuple[Lowering, int]], load: Loader, make_plan: Callable[..., Any]
     ) -> None:
         self._lowerings = lowerings
-        self._compile = compile_kernel
+        self._load = load
         self._make_plan = make_plan
         self._structures: dict[tuple[Any, ...], list[Structure]] = {}
         self._lock = threading.Lock()
-        #: Why a call got no kernel: (op, reason), for `bringup explain` and BRINGUP_DEBUG.
-        self.refusals: dict[str, str] = {}
+        #: Told of every call that comes here, when its plan is made.
+        self.observers: list[Callable[[CallRecord], None]] = []
+
+    def add(self, lowerings: Mapping[str, tuple[Lowering, int]]) -> None:
+        """More ops to answer for."""
+        self._lowerings = {**self._lowerings, **lowerings}
 
     def resolve(self, op: str, device: int, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Any:
-        """A plan for the call, or None if it has no kernel."""
+        """A plan for the call; one that says REFUSED if it has no kernel."""
+        start = perf_counter()
         definition, count = self._lowerings[op]
         made = None
         if outputs is None and op in OUTPUTS:
@@ -247,23 +246,41 @@ class Resolver:
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
             if structure.holds(flat.numbers, flat.scalars):
-                return self._plan(structure, flat, made)
-        trace = Trace()
-        try:
-            call, values = trace_call(op, arguments, outputs, trace)
-            call.device = device
-            structure = self._lower(device, definition, call, values[:count])  # an out= is among the outputs
-        except NoKernel as reason:
-            self.refusals[op] = str(reason)
-            debug.say(1, f"no kernel for {op}: {reason}")
-            return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED)
-        with self._lock:
-            self._structures.setdefault(key, []).insert(0, structure)
-        return self._plan(structure, flat, made)
+                plan = self._plan(structure, flat, made)
+                if self.observers:
+                    seconds = {"plan": perf_counter() - start}
+                    call = structure.call
+                    self._tell(CallRecord(op, device, arguments, outputs, call.trace, seconds, call, known=True))
+                return plan
+        with no_garbage_collection():
+            trace = Trace()
+            kernels: list[KernelRecord] | None = [] if self.observers else None
+            seconds = {}
+            try:
+                call, values = trace_call(op, arguments, outputs, trace)
+                call.device = device
+                run_lowering(definition, call, values[:count])  # an out= is among the outputs
+                seconds["lowering"] = perf_counter() - start
+                loaded = [self._load(device, launch.kernel, kernels) for launch in call.launches]
+            except NoKernel as reason:
+                if isinstance(reason, NotCompiled):
+                    refuse(op, reason)
+                if self.observers:
+                    self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, refusal=str(reason)))
+                return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED)
+            start = perf_counter()
+            structure = structure_of(call, loaded)
+            with self._lock:
+                self._structures.setdefault(key, []).insert(0, structure)
+            plan = self._plan(structure, flat, made)
+            seconds["plan"] = perf_counter() - start
+            if kernels is not None:
+                self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, call, kernels=kernels))
+            return plan
 
-    def _lower(self, device: int, definition: Lowering, call: Call, values: Sequence[Any]) -> Structure:
-        run_lowering(definition, call, values)
-        return structure_of(call, [self._compile(device, launch.kernel) for launch in call.launches])
+    def _tell(self, record: CallRecord) -> None:
+        for observe in self.observers:
+            observe(record)
 
     def _plan(self, structure: Structure, flat: Flat, made: Sequence[Any] | None) -> Any:
         launches, temporaries = structure.fill(flat.numbers)

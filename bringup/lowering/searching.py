@@ -21,7 +21,7 @@ def _bits(extent: IntLike) -> int:
     return next(bits for bits in (4, 8, 12, 16, 20, 24, 32, 40, 63) if extent < 1 << bits)
 
 
-def _bisected(
+def bisected(
     k: KernelBuilder,
     sequence: Buffer,
     row: tuple[AxisVar, ...],
@@ -64,7 +64,7 @@ def _search(call: Call, sequence: Tensor, values: Any, right: bool, order: Tenso
     y = k.write(views[0])
     value = _value(k, values, axes, views, kind)
     sorter = k.read(order, shape) if order is not None else None
-    k.store(y, axes, _bisected(k, k.read(sequence, shape), row, extent, value, right, sorter))
+    k.store(y, axes, bisected(k, k.read(sequence, shape), row, extent, value, right, sorter))
     k.launch()
 
 

@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 from bringup.ir.dtypes import int64
 from bringup.ir.expr import AsIndex, Binary, Expr, IndexValue, Load, Unary, Where, binary, const
+from bringup.ir.guards import within
 from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
-from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
+from bringup.lowering.call import Call, Tensor, dense_strides
 from bringup.lowering.indexing import at_least_1d
-from bringup.lowering.movement import copy
+from bringup.lowering.movement import copy, dense
 from bringup.lowering.registry import lowering
 from bringup.lowering.symbolic import IntLike, hint_of, product
 
@@ -144,27 +145,45 @@ def kthvalue(call: Call, self: Tensor, k: int, dim: int, keepdim: bool) -> None:
         deliver(call, _with_dim(out, x, dim, keepdim), dim, lines, k - 1)
 
 
-@lowering("aten::median.dim")
-def median_dim(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
-    """The lower median along a dimension; NaN where there is one."""
+def _median_dim(call: Call, self: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> None:
     x = at_least_1d(self)
     dim %= x.ndim
-    found = _nan_first(call, x, dim)
+    found = _medians(call, x, dim, ignore_nan)
     for out, lines in zip(call.outs, found):
         deliver(call, _with_dim(out, x, dim, keepdim), dim, lines)
 
 
-@lowering("aten::median")
-def median(call: Call, self: Tensor) -> None:
-    """The lower median of everything."""
-    if not self.contiguous:
-        raise NoKernel("median of everything needs a contiguous tensor")
-    flat = self.view((self.numel,), (1,))
-    lines, _ = _nan_first(call, flat, 0)
+def _median_of_all(call: Call, self: Tensor, ignore_nan: bool) -> None:
+    flat = dense(call, self).view((self.numel,), (1,))
+    lines, _ = _medians(call, flat, 0, ignore_nan)
     copy(call, call.outs[0], lines.view((), ()))
 
 
-def _nan_first(call: Call, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+@lowering("aten::median.dim")
+def median_dim(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
+    """The lower median along a dimension; NaN where there is one."""
+    _median_dim(call, self, dim, keepdim, ignore_nan=False)
+
+
+@lowering("aten::nanmedian.dim")
+def nanmedian_dim(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
+    """The lower median along a dimension of what is not NaN."""
+    _median_dim(call, self, dim, keepdim, ignore_nan=True)
+
+
+@lowering("aten::median")
+def median(call: Call, self: Tensor) -> None:
+    """The lower median of everything; NaN if there is one."""
+    _median_of_all(call, self, ignore_nan=False)
+
+
+@lowering("aten::nanmedian")
+def nanmedian(call: Call, self: Tensor) -> None:
+    """The lower median of everything that is not NaN."""
+    _median_of_all(call, self, ignore_nan=True)
+
+
+def _medians(call: Call, x: Tensor, dim: int, ignore_nan: bool) -> tuple[Tensor, Tensor]:
     """(lines, 1): the lower median of each line, or its first NaN, with its position."""
     values, places = sorted_lines(call, x, dim, ascending)
     lines, extent = values.shape
@@ -176,13 +195,47 @@ def _nan_first(call: Call, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     middle: Expr = IndexValue((count - 1) // 2)
     if x.dtype.is_float:
         numbers = k.reduce(extent, lambda j: _counted(~Unary("isnan", v[i, j])))
-        last = IndexValue(count)
-        middle = Where(Binary("lt", numbers, last), numbers, middle)
+        if ignore_nan:
+            middle = binary("shr", binary("max", numbers, const(1, int64)) - 1, const(1, int64))
+        else:
+            middle = Where(Binary("lt", numbers, IndexValue(count)), numbers, middle)
     at = AsIndex(k.let(middle), count, "check")
     k.store(k.write(result[0]), (i, 0), v[i, at])
     k.store(k.write(result[1]), (i, 0), p[i, at])
     k.launch()
     return result
+
+
+@lowering("aten::mode")
+def mode(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
+    """The most frequent value along a dimension, the smallest of several, and where it is last."""
+    x = at_least_1d(self)
+    dim %= x.ndim
+    values, places = sorted_lines(call, x, dim, ascending)
+    lines, extent = values.shape
+    result = call.temporary(x.dtype, (lines, 1)), call.temporary(int64, (lines, 1))
+    k = call.kernel("mode")
+    i = k.grid(lines)
+    v, p = k.read(values), k.read(places)
+    count = k.size(extent, low=1)
+    zero = const(0, int64)
+
+    def step(j: AxisVar, state: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """State: how long this run is, how long the longest was, and where that one ended."""
+        before, most, last = state
+        run = k.let(before + 1)
+        following = Load(v.name, (i, j + 1), v.dtype, within(j + 1, count), const(0, v.dtype))
+        ends = k.let(Binary("ge", IndexValue(j + 1), IndexValue(count)) | Binary("ne", v[i, j], following))
+        better = k.let(ends & (run > most))
+        return Where(ends, zero, run), Where(better, run, most), Where(better, IndexValue(j), last)
+
+    _, _, last = k.sequential(extent, (zero, zero, zero), step)
+    at = AsIndex(last, count, "check")
+    k.store(k.write(result[0]), (i, 0), v[i, at])
+    k.store(k.write(result[1]), (i, 0), p[i, at])
+    k.launch()
+    for out, found in zip(call.outs, result):
+        deliver(call, _with_dim(out, x, dim, keepdim), dim, found)
 
 
 def _counted(truth: Expr) -> Expr:

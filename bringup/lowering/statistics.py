@@ -19,10 +19,14 @@ States = tuple[Expr, ...]
 # ---- variance ----
 
 
-def moments(piece: Piece, wide: DType) -> States:
-    """(count, mean, sum of squared deviations): two passes, the second over deviations from the mean of the first."""
+def moments(piece: Piece, wide: DType, sums: DType | None = None) -> States:
+    """(count, mean, sum of squared deviations): two passes, the second over deviations from the mean of the first.
+
+    The sum for the mean is of the type ``sums``, the wide one by default.
+    """
     count = piece.k.let(piece.number(wide))
-    mean = piece.k.let(piece.reduce(lambda *j: convert(piece(*j), wide)) / count)
+    total = piece.reduce(lambda *j: convert(piece(*j), sums or wide))
+    mean = piece.k.let(convert(total / piece.number(sums or wide), wide))
 
     def squared(*j: Any) -> Expr:
         deviation = convert(piece(*j), wide) - mean

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^(?:<!-- (from|tested in): (\S+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# file: (\S+?)(, continued)?\n")
-WRITTEN_HERE = {"design.md", "drivers.md", "environment.md", "gaps.md", "operators.md", "sim.md"}
+WRITTEN_HERE = {"design.md", "drivers.md", "environment.md", "gaps.md", "operators.md", "sim.md", "vendor_ops.md"}
 
 
 @dataclass

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bringup import op_lookup  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def library_ops():
@@ -34,9 +36,9 @@ def library_ops():
 )
 def test_the_forms_of_an_op(library_ops, name: str, out: str, in_place: str | None) -> None:
     op = library_ops.find_op(name, "chip")
-    found = library_ops._out_form(op)
+    found = op_lookup.out_form(op)
     assert found._name == out
-    found = library_ops._in_place_form(op)
+    found = op_lookup.in_place_form(op)
     assert (found and found._name) == in_place
 
 

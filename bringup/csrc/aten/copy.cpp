@@ -118,11 +118,25 @@ bool plain(const Tensor& tensor) {
           type == at::kHalf || type == at::kBFloat16);
 }
 
+bool kernel_copy(const Tensor& to, const Tensor& from);
+
+// Real and imaginary parts each; kernels know no complex numbers.
+bool kernel_copy_complex(const Tensor& to, const Tensor& from) {
+  const Tensor parts = at::view_as_real(to.is_conj() ? to.conj() : to);
+  if (!from.is_complex()) {
+    if (!kernel_copy(parts.select(-1, 0), from)) return false;
+    parts.select(-1, 1).zero_();
+    return true;
+  }
+  if (!kernel_copy(parts, at::view_as_real(from.is_conj() ? from.conj() : from))) return false;
+  if (to.is_conj() != from.is_conj()) parts.select(-1, 1).neg_();
+  return true;
+}
+
 // Any dtypes and strides inside one device, by a kernel of its own. False: these tensors have none.
 bool kernel_copy(const Tensor& to, const Tensor& from) {
   if (!device_at(to.device().index()).runs_kernels()) return false;
-  if (to.is_complex() && to.scalar_type() == from.scalar_type() && !to.is_conj() && !from.is_conj())
-    return kernel_copy(at::view_as_real(to), at::view_as_real(from));
+  if (to.is_complex()) return kernel_copy_complex(to, from);
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("bringup::copy_elements_", "");
   if (!plain(to) || !plain(from) || !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   torch::jit::Stack stack{to, from};

@@ -8,6 +8,7 @@
 
 #include <map>
 
+#include "aten/masks.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "torch/generator.h"
@@ -89,13 +90,17 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack) {
     if (!arguments[i].is_out()) inner.push_back(stack[call.first + i]);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   op.functional->redispatchBoxed(kKeys, &inner);
-  size_t next = 0;
+  std::vector<at::Tensor> results;
   for (const c10::IValue& value : inner)
-    each_tensor(value, [&](const at::Tensor& result) {
-      if (next == call.mutated.size()) return;
-      at::Tensor target = *call.tensors[call.mutated[next++]];
-      at::_ops::copy_::redispatch(kKeys, target, result, false);
-    });
+    each_tensor(value, [&](const at::Tensor& result) { results.push_back(result); });
+  // Before out= tensors come those that both forms write in place (running statistics).
+  size_t next = call.mutated.size() - std::min(call.mutated.size(), results.size());
+  for (size_t i = 0; next < call.mutated.size(); ++i) {
+    at::Tensor target = *call.tensors[call.mutated[next++]];
+    if (target.sizes() != results[i].sizes())
+      resize(target, {target.scalar_type(), results[i].sizes().vec(), results[i].strides().vec()}, /*warn=*/true);
+    at::_ops::copy_::redispatch(kKeys, target, results[i], false);
+  }
 }
 
 // ---- launching ----
@@ -107,10 +112,11 @@ at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec) {
   return tensor;
 }
 
-uint64_t address_of(const at::Tensor& tensor) {
+// 0 for a tensor without memory, whatever its offset: nothing of it is touched.
+uint64_t address_of(const at::Tensor& tensor, int64_t extra) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return reinterpret_cast<uint64_t>(impl->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get()) +
-         static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+  const auto base = reinterpret_cast<uint64_t>(impl->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get());
+  return base == 0 ? 0 : base + static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize() + extra;
 }
 
 using Outputs = c10::SmallVector<at::Tensor, 4>; // undefined where nothing is computed
@@ -133,10 +139,10 @@ void launch(const KernelOp& op, Device& device, const Signature& call, const Pla
       uint64_t& arg = args[patch.position];
       switch (patch.source) {
         case Source::tensor:
-          arg = address_of(*call.tensors[patch.slot]) + patch.extra;
+          arg = address_of(*call.tensors[patch.slot], patch.extra);
           break;
         case Source::output:
-          arg = address_of(outputs[patch.slot]) + patch.extra;
+          arg = address_of(outputs[patch.slot], patch.extra);
           break;
         case Source::temporary:
           arg = reinterpret_cast<uint64_t>(temporaries[patch.slot].get()) + patch.extra;
@@ -221,6 +227,7 @@ struct KernelRoute final : c10::OperatorKernel {
   KernelOp& op;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
+    if (C10_UNLIKELY(op.takes_masks) && expand_masks(op, stack)) return;
     Signature call;
     const auto fit = call.read(op.rules, stack);
     Device& device = device_at(call.device);
@@ -257,9 +264,11 @@ KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> fu
       record(op_record(op.schema())),
       rules(record),
       meta(first_meta_kernel(op)) {
+  const auto& arguments = record.schema.arguments();
+  takes_masks = arguments.size() > 1 && arguments[1].type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
   size_t inputs = 0;
   for (size_t i = 0; i < rules.arguments.size(); ++i) {
-    const bool is_out = record.schema.arguments()[i].is_out();
+    const bool is_out = arguments[i].is_out();
     in_place |= record.mutated[i] && !is_out;
     inputs += !is_out;
   }

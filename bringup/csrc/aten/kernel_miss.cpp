@@ -99,6 +99,9 @@ class MetaCall {
   }
 
   OutputSpec spec_of(const at::Tensor& tensor) {
+    // What is written comes first: the plan also serves calls whose out= is no input, as this one's may be.
+    for (uint32_t slot : call_.mutated)
+      if (tensor.is_same(stand_ins_[slot])) return OutputSpec{tensor.scalar_type(), {}, {}, static_cast<int>(slot)};
     for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
       if (tensor.is_same(stand_ins_[slot])) return OutputSpec{tensor.scalar_type(), {}, {}, static_cast<int>(slot)};
       TORCH_CHECK_NOT_IMPLEMENTED(!tensor.storage().is_alias_of(stand_ins_[slot].storage()), op_.record.name,
@@ -138,6 +141,20 @@ std::vector<BoundPlan::Result> results_of(const KernelOp& op, const Plan& plan) 
   return results;
 }
 
+// An out= or in-place form that PyTorch has no meta kernel for: the functional form knows what comes out.
+SharedPlan functional_plan(const KernelOp& op, const Signature& call) {
+  auto bound = std::make_shared<BoundPlan>();
+  bound->plan = std::make_shared<const Plan>();
+  bound->functional = true;
+  const size_t returns = op.record.schema.returns().size();
+  for (size_t i = 0; i < returns; ++i) {
+    const uint32_t slot = call.mutated[call.mutated.size() - returns + i]; // out= tensors are the last arguments
+    bound->results.emplace_back().tensors.push_back(
+        {call.tensors[slot]->scalar_type(), {}, {}, static_cast<int>(slot)});
+  }
+  return bound;
+}
+
 } // namespace
 
 SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature& call, const torch::jit::Stack& stack) {
@@ -145,6 +162,8 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   auto bound = std::make_shared<BoundPlan>();
   MetaCall meta(op, call, stack);
   const bool known = meta.run();
+  if (!known && op.functional && call.mutated.size() >= op.record.schema.returns().size())
+    return functional_plan(op, call);
   if (known) {
     bound->results = meta.results();
     bound->resizes = meta.resizes();

@@ -53,4 +53,9 @@ ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction k
   return earlier;
 }
 
+void give_up_own_kernel(const std::string& name) {
+  own_kernels().erase(name);
+  registered_routes()[name] = "composite";
+}
+
 } // namespace bringup

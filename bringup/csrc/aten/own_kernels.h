@@ -22,6 +22,9 @@ struct ReplacedKernel {
 };
 ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route);
 
+// Takes our kernel away, if there is one: somebody registers another that is made of other ops.
+void give_up_own_kernel(const std::string& name);
+
 } // namespace bringup
 
 // A block of own_kernel(…) lines, run when the library is loaded.

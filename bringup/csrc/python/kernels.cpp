@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/kernel_call.h"
+#include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "python/bindings.h"
 
@@ -195,6 +196,17 @@ void resolve_with(py::object function) {
   });
 }
 
+py::object* first_use = nullptr; // never freed
+
+void call_first_use() {
+  py::gil_scoped_acquire gil;
+  try {
+    (*first_use)();
+  } catch (const py::error_already_set& error) {
+    throw Error(BRINGUP_ERROR, std::string("bringup could not register its kernels: ") + error.what());
+  }
+}
+
 py::dict cache_info() {
   const KernelCacheInfo info = kernel_cache_info();
   py::dict result;
@@ -220,8 +232,15 @@ void bind_kernels(py::module_& module) {
   module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
              py::arg("outputs") = py::none());
   module.def("set_kernel_resolver", &resolve_with);
+  module.def("before_first_use", [](py::object function) {
+    first_use = new py::object(std::move(function));
+    before_first_use = &call_first_use;
+  });
   module.def("register_kernels", [](const std::vector<std::pair<std::string, std::string>>& overloads) {
     for (const auto& [overload, functional] : overloads) register_kernel(overload, functional);
+  });
+  module.def("compose_ops", [](const std::vector<std::string>& overloads) {
+    for (const std::string& overload : overloads) give_up_own_kernel(overload);
   });
   module.def("kernel_cache_info", &cache_info);
   module.def("kernel_cache_clear", &kernel_cache_clear);

@@ -11,6 +11,7 @@
 namespace bringup {
 
 BlockingHooks blocking_hooks;
+std::atomic<void (*)()> before_first_use{nullptr};
 
 namespace {
 
@@ -112,6 +113,14 @@ void Device::open_slow() {
   std::string complaint;
   try {
     driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
+    if (auto* hook = before_first_use.exchange(nullptr)) {
+      try {
+        hook();
+      } catch (...) {
+        before_first_use = hook; // tried again with the next use
+        throw;
+      }
+    }
   } catch (const Error& error) {
     failure = error;
   }

@@ -210,6 +210,9 @@ struct BlockingHooks {
 };
 extern BlockingHooks blocking_hooks;
 
+// Called once, while the first device is being opened: others who want it wait. Throws Error.
+extern std::atomic<void (*)()> before_first_use;
+
 class Blocking {
  public:
   Blocking() : token_(blocking_hooks.enter ? blocking_hooks.enter() : nullptr) {}

@@ -39,7 +39,7 @@ class _Described:
     def __init__(self, op: Any, arguments: Sequence[Any]) -> None:
         self.tensors: list[torch.Tensor] = []
         self.scalars: list[Any] = []
-        schema = op._schema.arguments
+        schema = [a for a in op._schema.arguments if not a.is_out]
         filled = list(arguments) + [a.default_value for a in schema[len(arguments) :]]
         self.filled = filled
         self.arguments = [self._describe(value, str(a.type)) for value, a in zip(filled, schema)]

@@ -118,3 +118,33 @@ def test_rrelu_keeps_its_slopes(dtype: torch.dtype) -> None:
     assert 0.48 < slopes.max() <= 0.5
     calm = interpret("aten::rrelu_with_noise", x, noise, 0.25, 0.5, False)[0]
     torch.testing.assert_close(calm, torch.nn.functional.rrelu(x, 0.25, 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float16])
+def test_randperm(core: Any, dtype: torch.dtype) -> None:
+    for n in (0, 1, 2, 37):
+        found = interpret("aten::randperm.generator_out", n, None, outputs=[torch.empty(n, dtype=dtype)], seed=SEED)[0]
+        order = np.argsort(fill(core, "u64", SEED, 0, 0, n), kind="stable")
+        assert np.array_equal(found.double().numpy(), order), n
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize(("samples", "replacement"), [(1, False), (3, False), (400, True)])
+def test_multinomial(dtype: torch.dtype, samples: int, replacement: bool) -> None:
+    p = torch.tensor([0.0, 1.0, 3.0, 0.0, 4.0, 0.0], dtype=dtype).expand(200, 6)
+    found = interpret("aten::multinomial", p, samples, replacement, seed=SEED)[0]
+    assert found.shape == (200, samples)
+    share = torch.bincount(found.flatten(), minlength=6) / found.numel()
+    assert share[[0, 3, 5]].sum() == 0
+    if samples == 3:
+        assert torch.equal(found.sort(1).values, torch.tensor([1, 2, 4]).expand(200, 3))
+        share = torch.bincount(found[:, 0], minlength=6) / 200
+    assert (share - p[0].float() / 8).abs().max() < 0.1
+    assert interpret("aten::multinomial", p[0], samples, replacement, seed=SEED)[0].shape == (samples,)
+
+
+@pytest.mark.parametrize(("samples", "replacement"), [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize("bad", [[0.5, -0.1, 1.0], [0.5, float("nan"), 1.0], [0.5, float("inf"), 1.0], [0.0, 0.0, 0.0]])
+def test_impossible_distributions_are_reported(samples: int, replacement: bool, bad: list[float]) -> None:
+    with pytest.raises(IndexError, match=r"multinomial_of"):
+        interpret("aten::multinomial", torch.tensor([[0.2, 0.3, 0.5], bad]), samples, replacement)

@@ -1,0 +1,36 @@
+"""Legendre's and Laguerre's polynomials: the largest degree is read back, then one kernel takes as many steps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bringup.lowering.composed import composed, into
+
+#: No sensible degree is larger; it bounds the loop of a wrong one.
+_MOST = 1 << 20
+
+
+def _register(overload: str, kind: str) -> None:
+    def polynomial(self: Tensor, n: Tensor) -> Tensor:
+        device = self.device if self.device.type != "cpu" else n.device
+        dtype = torch.result_type(self, n)
+        if not dtype.is_floating_point:
+            dtype = torch.get_default_dtype()
+        x, degree = self.to(device, dtype), n.to(device, dtype)
+        result = x + degree  # of the right shape and layout
+        if result.numel():
+            largest = float(degree.nan_to_num().amax().item())
+            degrees = x.new_empty(1).expand(int(min(max(largest, 1.0), _MOST)))
+            torch.ops.bringup.polynomial_(result, x, degree, degrees, kind)
+        return result
+
+    def polynomial_out(self: Tensor, n: Tensor, *, out: Tensor) -> Tensor:
+        return into(out, polynomial(self, n), cast=True)
+
+    composed(overload)(polynomial)
+    composed(f"{overload}.out")(polynomial_out)
+
+
+_register("aten::special_legendre_polynomial_p", "legendre")
+_register("aten::special_laguerre_polynomial_l", "laguerre")
