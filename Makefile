@@ -22,7 +22,7 @@ CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
 FORMATTED = $(shell find bringup tests examples benchmarks -name '*.c' -o -name '*.cpp' -o -name '*.h')
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 
-.PHONY: help demo test bench lint format sanitize build clean system-deps
+.PHONY: help demo test bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -38,6 +38,10 @@ test: build ## the whole test suite
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"
 	@$(PY) benchmarks/eager.py $(ARGS)
+
+docs: build ## writes the pages that come from the code: docs/ops.md
+	$(SAY) "docs/ops.md"
+	@$(PY) -m bringup ops --driver sim --mode kernels --markdown docs/ops.md
 
 lint: build $(STAMP)-lint ## ruff, mypy, clang-format
 	$(SAY) "ruff"

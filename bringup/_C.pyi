@@ -1,6 +1,6 @@
 """The C++ core as Python sees it. Device indices are torch's: over all active drivers, 0 … device_count()-1."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -149,11 +149,12 @@ def set_kernel_resolver(
     where nothing is to be computed; None in place of the list if the op has no meta kernel.
     """
 
-def register_kernels(overloads: Sequence[tuple[str, str]]) -> None:
+def register_kernels(overloads: Sequence[tuple[str, str]], own_outputs: Set[str] = ...) -> None:
     """Serves overloads by compiled kernels, on devices whose driver has them: ("aten::add_.Tensor", functional form).
 
     The functional form ("aten::add.Tensor", or "") stands in where a kernel may not write its output in place. What ran
-    before still runs on other devices, and where the resolver has no plan.
+    before still runs on other devices, and where the resolver has no plan. For functional forms among ``own_outputs``
+    the resolver says what comes out, and PyTorch's meta kernel is not asked.
     """
 
 def compose_ops(overloads: Sequence[str]) -> None:

@@ -47,8 +47,13 @@ def app() -> typer.Typer:
     for command in (contract, include, drivers, diagnose, check):
         application.command()(command)
     from bringup.kernel_cache_command import cache_application
+    from bringup.kit.explain_command import explain
 
+    application.command()(explain)
     application.add_typer(cache_application(), name="cache")
+    from bringup.kit.ops_command import ops_application
+
+    application.add_typer(ops_application(), name="ops")
     application.callback()(_options)
     return application
 

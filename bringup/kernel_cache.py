@@ -18,7 +18,7 @@ import stat
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -299,31 +299,44 @@ def default_cache() -> KernelCache:
         return _default
 
 
-def compiled(driver: Driver, source: str) -> bytes:
+def compiled(driver: Driver, source: str, compile_source: Callable[[str], bytes] | None = None) -> bytes:
     """What ``driver.compile(source)`` makes, from the disk cache where some process has made it before.
 
-    Two threads that ask for the same kernel at once compile it once.
+    ``compile_source`` stands in for the driver's function: to see whether it is called, and how long it takes.
 
     >>> binary = compiled(driver, "void k(…) {…}")  # doctest: +SKIP
     """
-    key = entry_key(driver.name, driver.target(), driver.compiler_identity(), str(GENERATOR_VERSION), source)
+    build = compile_source or driver.compile
+    return kept(driver_key(driver, str(GENERATOR_VERSION), source), lambda: build(source))
+
+
+def driver_key(driver: Driver, *parts: str) -> str:
+    """The name of what these texts decide on a driver, with its compiler as it is now."""
+    return entry_key(driver.name, driver.target(), driver.compiler_identity(), *parts)
+
+
+def kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """What ``make()`` gives, from the disk cache where some process has made it before.
+
+    Two threads that ask for the same at once make it once.
+    """
     cache = default_cache()
-    binary = cache.get(key)
-    if binary is not None:
-        return binary
+    data = cache.get(key)
+    if data is not None:
+        return data
     with _default_lock:
         waiting = key in _compiling
         turn = _compiling.setdefault(key, threading.Lock())
     with turn:
         try:
-            binary = cache.get(key) if waiting else None
-            if binary is None:
-                binary = driver.compile(source)
-                cache.put(key, binary)
+            data = cache.get(key) if waiting else None
+            if data is None:
+                data = make()
+                cache.put(key, data)
         finally:
             with _default_lock:
                 _compiling.pop(key, None)
-    return binary
+    return data
 
 
 def _in_forked_child() -> None:

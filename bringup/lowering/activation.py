@@ -10,7 +10,7 @@ from bringup.driver import Driver
 from bringup.lowering import families
 from bringup.lowering.loader import Loader
 from bringup.lowering.overloads import Served, served_overloads
-from bringup.lowering.registry import LOWERINGS
+from bringup.lowering.registry import LOWERINGS, OUTPUTS
 from bringup.lowering.resolve import Resolver
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def extend(names: Sequence[str], core: Any) -> None:
     for resolver in active:
         served = served_overloads({name: LOWERINGS[name] for name in names})
         resolver.add({one.name: (one.definition, one.arguments) for one in served})
-        core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served])
+        own = {name for name in names if name in OUTPUTS}
+        core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
 
 
 def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, Sequence[Bound]]) -> list[Served]:
@@ -43,7 +44,8 @@ def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, 
         resolver.observers.append(debug.tell)
     active[:] = [resolver]
     core.set_kernel_resolver(resolver.resolve)
-    core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served])
+    own = {name for name in OUTPUTS if name in definitions}
+    core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
     if all(driver_of(index).offers("launch") for index in range(core.device_count())):
         from bringup.lowering import composed
 

@@ -171,6 +171,8 @@ _CUBE = 0.044715
 
 
 def _gelu(x: Expr, approximate: str) -> Expr:
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
     if approximate == "tanh":
         return 0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * (x + _CUBE * (x * x * x))))
     return 0.5 * x * (1.0 + erf(x * SQRT_HALF))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.ir.dtypes import DType, float64, int64
+from bringup.ir.dtypes import DType, boolean, float64, int64
 from bringup.ir.expr import Cast, Expr, IndexValue, const
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder
@@ -64,6 +64,8 @@ def _arange(call: Call, start: Number | int, end: Number, step: Number | int, *_
         if isinstance(number, Number):
             number.known()
     dtype = call.outs[0].dtype
+    if dtype is boolean:
+        raise NoKernel(f"{call.op} has no kernel for bool")
     wide = opmath(dtype) if dtype.is_half else float64 if dtype.is_float else int64
 
     def formula(k: KernelBuilder, i: AxisVar) -> Expr:

@@ -88,7 +88,8 @@ def flat_places(mask: Tensor) -> Tensor:
 @composed("aten::nonzero")
 def nonzero(self: Tensor) -> Tensor:
     """The indices of all elements that are not zero, in order."""
-    return places((self != 0).reshape(-1), self)
+    mask = self != 0  # also the shape: the kernel that counts knows no complex numbers
+    return places(mask.reshape(-1), mask)
 
 
 @composed("aten::nonzero.out")

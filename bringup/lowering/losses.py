@@ -13,12 +13,12 @@ from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Load, Where
 from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
-from bringup.lowering.call import Call, Number, Tensor, dense_strides
+from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.folding import Fold, Piece, fold
 from bringup.lowering.indexing import at_least_1d
 from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.registry import lowering
+from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike, hint_of, product
 
@@ -160,7 +160,7 @@ def like_argument(position: int) -> Any:
 
     def outputs(*arguments: Any) -> list[Any]:
         _, _, code, sizes, *_ = arguments[position]
-        return [("new", code, tuple(sizes), tuple(int(step) for step in dense_strides(sizes)))]
+        return [new_output(code, sizes)]
 
     return outputs
 

@@ -18,7 +18,7 @@ from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.folding import Fold, Piece, fold, lanes_along
 from bringup.lowering.loops import LoopDim, in_memory_order, merged
-from bringup.lowering.registry import lowering
+from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.statistics import moments
 from bringup.lowering.symbolic import IntLike, product
@@ -190,7 +190,33 @@ def parameter_gradients(
     fold(call, inputs, dims, False, Fold(part, merge, inits), outs)
 
 
-@lowering("aten::native_layer_norm")
+def _layer_norm_outputs(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: Any) -> list[Any]:
+    """As the CPU does; PyTorch's meta kernel is Python that takes 1.9 ms, and 1 s the first time."""
+    _, _, code, sizes, *_ = x
+    outer = len(sizes) - len(normalized_shape)
+    if not normalized_shape:
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "normalized_shape = []"
+        )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tuple(tensor[3]) != tuple(normalized_shape):
+            raise RuntimeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(tensor[3])} "
+                f"and normalized_shape = {list(normalized_shape)}"
+            )
+    if outer < 0 or tuple(sizes[outer:]) != tuple(normalized_shape):
+        wanted = ", ".join(str(n) for n in normalized_shape)
+        raise RuntimeError(
+            f"Given normalized_shape=[{wanted}], expected input with shape [*, {wanted}], but got input of "
+            f"size{list(sizes)}"
+        )
+    statistics = tuple(sizes[:outer]) + (1,) * len(normalized_shape)
+    own = code if weight is None else weight[2]  # halves with float32 weights have float32 statistics
+    return [new_output(code, sizes), new_output(own, statistics), new_output(own, statistics)]
+
+
+@lowering("aten::native_layer_norm", outputs=_layer_norm_outputs)
 def layer_norm(
     call: Call, input: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: Number
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from bringup.ir.dtypes import DType, boolean, float32
 from bringup.ir.expr import Expr
-from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.scalar_types import number_type, opmath, result_type
 
@@ -26,6 +26,15 @@ LOWERINGS: dict[str, Lowering] = {}
 #: (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that stays undefined.
 Outputs: TypeAlias = Callable[..., Sequence["tuple[str, int, tuple[int, ...], tuple[int, ...]] | None"]]
 OUTPUTS: dict[str, Outputs] = {}
+
+
+def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
+    """A contiguous output, for functions of OUTPUTS.
+
+    >>> new_output(6, (2, 3))
+    ('new', 6, (2, 3), (3, 1))
+    """
+    return ("new", code, tuple(sizes), tuple(int(step) for step in dense_strides(sizes)))
 
 
 def lowering(*overloads: str, outputs: Outputs | None = None) -> Callable[[Lowering], Lowering]:
@@ -84,10 +93,7 @@ def pointwise(
         kinds: DType | list[None] = boolean if to == "bool" else compute if to == "common" else opmath(compute)
         if to == "own":
             kinds = [None] * len(arguments)
-        try:
-            elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
-        except ValueError as error:  # a constant that an integer type does not have: gelu of uint8
-            raise NoKernel(f"{call.op} has no kernel for {compute}: {error}") from error
+        elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
 
     lowering(*overloads.split())(lower)
 

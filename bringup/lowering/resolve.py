@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from bringup.ir.dtypes import NoSuchNumber
 from bringup.ir.index import Index
+from bringup.ir.verify_error import VerifyError
 from bringup.lowering.call import Call, ForeignKernel, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.compile_failure import NotCompiled, refuse
 from bringup.lowering.index_code import code_of
@@ -262,7 +264,13 @@ class Resolver:
                 run_lowering(definition, call, values[:count])  # an out= is among the outputs
                 seconds["lowering"] = perf_counter() - start
                 loaded = [self._load(device, launch.kernel, kernels) for launch in call.launches]
-            except NoKernel as reason:
+            except (NoKernel, NoSuchNumber, VerifyError, IndexError) as reason:
+                # An integer type in a formula of floats (var of uint8), or no outputs, as the meta kernel has none of
+                # that type (arange of bool): ATen's own kernel refuses it in its own words.
+                if isinstance(reason, VerifyError) and reason.rule != "type":
+                    raise
+                if isinstance(reason, IndexError) and outputs is not None:
+                    raise
                 if isinstance(reason, NotCompiled):
                     refuse(op, reason)
                 if self.observers:

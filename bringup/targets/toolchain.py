@@ -169,7 +169,7 @@ def compile_c(text: str, target: Target, extra_flags: Sequence[str] = ()) -> byt
 def _compile_error(
     command: tuple[str, ...], flags: list[str], text: str, result: subprocess.CompletedProcess[bytes]
 ) -> CompileError:
-    path = _keep_source(text)
+    path = keep_source(text)
     words = result.stderr.decode("utf-8", "replace").replace("<stdin>", str(path)).strip().splitlines()
     shown = words[:_SHOWN_LINES] + ([f"… and {len(words) - _SHOWN_LINES} more lines"] if words[_SHOWN_LINES:] else [])
     again = shlex.join([*command, *flags, str(path), "-o", "kernel.so"])
@@ -179,7 +179,7 @@ def _compile_error(
     )
 
 
-def _keep_source(text: str) -> Path:
+def keep_source(text: str) -> Path:
     """Writes a source that did not compile where the user can look at it: beside the cache, or in a new directory."""
     from bringup.kernel_cache import FAILED, entry_key
 

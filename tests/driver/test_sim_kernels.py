@@ -170,7 +170,7 @@ def test_every_unit_runs_exactly_once_however_it_is_split(make_sim):
         write(one, cells, bytes(8 * grid))
         for nbytes in (INLINE, SHARED, QUEUED, SPLIT, 2 * SPLIT):
             one.launch(0, kernel, Launch((cells, 1), grid, 0, bytes=nbytes, address_count=1))
-        assert set(array.array("q", read(one, cells, 8 * grid))) == {4}
+        assert set(array.array("q", read(one, cells, 8 * grid))) == {5}
         one.free(0, cells)
 
 

@@ -278,11 +278,12 @@ KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> fu
   TORCH_CHECK_VALUE(!record.returns_view, "register_kernels: ", record.name, " returns a view");
 }
 
-void register_kernel(const std::string& overload, const std::string& functional) {
+void register_kernel(const std::string& overload, const std::string& functional, bool own_outputs) {
   std::lock_guard<std::mutex> lock(kernels().mutex);
   if (kernels().ops.count(overload)) return;
   auto op = std::make_unique<KernelOp>(find_op(overload),
                                        functional.empty() ? std::nullopt : std::optional(find_op(functional)));
+  op->own_outputs = own_outputs;
   auto [earlier, route] = replace_own_kernel(
       overload, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KernelRoute>(*op)), "kernel");
   op->earlier = std::move(earlier);

@@ -16,6 +16,7 @@ struct KernelOp {
   OpRecord& record;
   const ArgumentRules rules;
   bool in_place = false;          // it writes an argument that is no out=
+  bool own_outputs = false;       // its lowering says what comes out, instead of the meta kernel
   bool takes_masks = false;       // its second argument is a list of indices
   c10::KernelFunction earlier;    // our kernel that this one replaced, if there was one
   bool earlier_is_native = false; // and it does the device's own work, not the CPU's
@@ -37,7 +38,7 @@ struct PlanRequest {
 using Resolver = std::function<std::shared_ptr<const Plan>(const PlanRequest&)>; // nullptr: no kernel
 void set_kernel_resolver(Resolver resolver);
 
-void register_kernel(const std::string& overload, const std::string& functional);
+void register_kernel(const std::string& overload, const std::string& functional, bool own_outputs);
 
 // Runs PyTorch's meta kernel, then the resolver, with the user's modes switched off.
 SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature& call, const torch::jit::Stack& stack);

@@ -161,7 +161,7 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   Unseen unseen;
   auto bound = std::make_shared<BoundPlan>();
   MetaCall meta(op, call, stack);
-  const bool known = meta.run();
+  const bool known = !op.own_outputs && meta.run();
   if (!known && op.functional && call.mutated.size() >= op.record.schema.returns().size())
     return functional_plan(op, call);
   if (known) {

@@ -3,6 +3,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
+
 #include "aten/kernel_call.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
@@ -236,9 +238,13 @@ void bind_kernels(py::module_& module) {
     first_use = new py::object(std::move(function));
     before_first_use = &call_first_use;
   });
-  module.def("register_kernels", [](const std::vector<std::pair<std::string, std::string>>& overloads) {
-    for (const auto& [overload, functional] : overloads) register_kernel(overload, functional);
-  });
+  module.def(
+      "register_kernels",
+      [](const std::vector<std::pair<std::string, std::string>>& overloads, const std::set<std::string>& own_outputs) {
+        for (const auto& [overload, functional] : overloads)
+          register_kernel(overload, functional, own_outputs.count(functional.empty() ? overload : functional) > 0);
+      },
+      py::arg("overloads"), py::arg("own_outputs") = std::set<std::string>());
   module.def("compose_ops", [](const std::vector<std::string>& overloads) {
     for (const std::string& overload : overloads) give_up_own_kernel(overload);
   });

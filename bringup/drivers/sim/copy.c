@@ -13,6 +13,7 @@ static int32_t submit_copy(sim_stream *stream, uint64_t handle, char *dst, const
   sim_work work;
   work.run = run_copy;
   work.keep = NULL;
+  work.inline_ns = SIM_INLINE_NS;
   work.host_ns = (double)nbytes * SIM_COPY_NS_PER_BYTE;
   work.device_ns = device_ns;
   work.as.copy.dst = dst;
