@@ -19,7 +19,8 @@ STAMP := $(VENV)/.stamp
 SAY := @printf '\n== %s\n'
 
 CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
-FORMATTED = $(shell find bringup tests examples benchmarks -name '*.c' -o -name '*.cpp' -o -name '*.h')
+# c_math/ holds templates, in C's words only.
+FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' ')')
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 
 .PHONY: help demo test bench docs lint format sanitize build clean system-deps

@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bringup.custom_ops import formulas as formulas
+    from bringup.custom_ops import pointwise as pointwise
     from bringup.driver import CopyKind as CopyKind
     from bringup.driver import DeviceSpec as DeviceSpec
     from bringup.driver import Driver as Driver
@@ -46,6 +48,8 @@ _HOME = {
     "device": "runtime",
     "fallback_policy": "ledger",
     "fallbacks": "ledger",
+    "formulas": "custom_ops",
+    "pointwise": "custom_ops",
     "reset_fallbacks": "ledger",
 }
 

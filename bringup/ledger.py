@@ -226,6 +226,16 @@ def _current() -> tuple[str, dict[str, str]]:
     return core.fallback_policy(), core.op_policies()
 
 
+def policy_of(op: str) -> str:
+    """The policy of one op, by the name of its overload or of all its overloads.
+
+    >>> policy_of("aten::add.Tensor")  # doctest: +SKIP
+    'allow'
+    """
+    policy, ops = _current()
+    return ops.get(op) or ops.get(op.partition(".")[0]) or policy
+
+
 def _set(policy: str, ops: Mapping[str, str]) -> None:
     core = _core()
     if core is None:

@@ -161,6 +161,10 @@ def to_storage(values: Array, dtype: DType) -> Array:
     return np.asarray(values).astype(dtype.storage)
 
 
+class NoSuchNumber(ValueError):
+    """A type that does not have a number: 0.5 as an integer."""
+
+
 def encode(value: bool | int | float, dtype: DType) -> int:
     """The bits of a Python number in a type, as an unsigned integer; every NaN is the same NaN.
 
@@ -170,10 +174,9 @@ def encode(value: bool | int | float, dtype: DType) -> int:
     if dtype.kind is Kind.BOOL:
         return int(bool(value))
     if dtype.is_integer:
-        number = int(value)
-        if number != value or not dtype.low <= number <= dtype.high:
-            raise ValueError(f"{value!r} is no {dtype.name}: {dtype.low} … {dtype.high} are")
-        return number & ((1 << dtype.bits) - 1)
+        if not dtype.low <= value <= dtype.high or int(value) != value:
+            raise NoSuchNumber(f"{value!r} is no {dtype.name}: {dtype.low} … {dtype.high} are")
+        return int(value) & ((1 << dtype.bits) - 1)
     if value != value:
         value = float("nan")  # NumPy keeps the sign of a NaN, and -nan would be a second constant
     with np.errstate(over="ignore"):

@@ -216,7 +216,7 @@ def _layer_norm_outputs(x: Any, normalized_shape: Sequence[int], weight: Any, bi
     return [new_output(code, sizes), new_output(own, statistics), new_output(own, statistics)]
 
 
-@lowering("aten::native_layer_norm", outputs=_layer_norm_outputs)
+@lowering("aten::native_layer_norm", outputs=_layer_norm_outputs, repeated=(1,))
 def layer_norm(
     call: Call, input: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: Number
 ) -> None:

@@ -37,7 +37,13 @@ def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ..
     return ("new", code, tuple(sizes), tuple(int(step) for step in dense_strides(sizes)))
 
 
-def lowering(*overloads: str, outputs: Outputs | None = None) -> Callable[[Lowering], Lowering]:
+#: Arguments that repeat what the tensors' shapes say (normalized_shape): a definition does not look at their numbers.
+REPEATED: dict[Lowering, tuple[int, ...]] = {}
+
+
+def lowering(
+    *overloads: str, outputs: Outputs | None = None, repeated: tuple[int, ...] = ()
+) -> Callable[[Lowering], Lowering]:
     """Registers ``function(call, *arguments)`` as the definition of some functional overloads.
 
     >>> @lowering("test::nothing")
@@ -53,6 +59,8 @@ def lowering(*overloads: str, outputs: Outputs | None = None) -> Callable[[Lower
             LOWERINGS[overload] = function
             if outputs is not None:
                 OUTPUTS[overload] = outputs
+        if repeated:
+            REPEATED[function] = repeated
         return function
 
     return register

@@ -22,7 +22,7 @@ from bringup.lowering.compile_failure import NotCompiled, refuse
 from bringup.lowering.index_code import code_of
 from bringup.lowering.loader import Compiled, Loader
 from bringup.lowering.observation import CallRecord, KernelRecord
-from bringup.lowering.registry import OUTPUTS, Lowering
+from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF
 from bringup.lowering.symbolic import Trace, index_of
 
@@ -79,6 +79,20 @@ def flatten(arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Flat:
         else:
             key.append(output[1])
     return Flat(tuple(key), numbers, scalars)
+
+
+def without_repeated(arguments: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+    """The arguments, those that only repeat shapes without their numbers.
+
+    >>> without_repeated([[5, 6], 7, 8], (0, 1))
+    [2, None, 8]
+    """
+    if not positions:
+        return arguments
+    shown = list(arguments)
+    for n in positions:
+        shown[n] = len(shown[n]) if isinstance(shown[n], list) else None
+    return shown
 
 
 def trace_call(
@@ -244,7 +258,7 @@ class Resolver:
         made = None
         if outputs is None and op in OUTPUTS:
             outputs = made = OUTPUTS[op](*arguments[:count])
-        flat = flatten(arguments, outputs)
+        flat = flatten(without_repeated(arguments, REPEATED.get(definition, ())), outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
             if structure.holds(flat.numbers, flat.scalars):

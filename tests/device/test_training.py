@@ -22,9 +22,10 @@ Optimizer = Callable[[Any, dict[str, bool]], torch.optim.Optimizer]
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": lambda parameters, form: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, **form),
-    # eps is larger than the default 1e-8: the key bias of attention has a gradient of exactly zero on paper, about 1e-9
-    # in float32, and Adam's first step divides it by itself. With 1e-5 rounding noise stays noise.
-    "adamw": lambda parameters, form: torch.optim.AdamW(parameters, lr=3e-3, eps=1e-5, **form),
+    # eps is larger than the default 1e-8: Adam's first step divides a gradient by its own size, so that the rounding
+    # noise of the smallest one (1e-9) decides the largest error of a weight: with 1e-5 the CPU's own changes tenfold
+    # from seed to seed. With 1e-3 noise stays noise.
+    "adamw": lambda parameters, form: torch.optim.AdamW(parameters, lr=3e-3, eps=1e-3, **form),
 }
 FORMS: dict[str, dict[str, bool]] = {
     "plain": {"foreach": False, "fused": False},
@@ -117,6 +118,8 @@ def test_twenty_steps_stay_as_close_as_the_cpu_to_itself(model: str, optimizer: 
     on_device, _ = train(model, optimizer, form, device, 20)
     # Two runs may cross by chance at the last step, so the spread is the largest of the 20 steps.
     spread = max(max(losses) - min(losses) for losses in zip(*runs, strict=True))
+    # The CPU may add up in one order only (the MLP): then the last bit of the loss counts.
+    spread = max(spread, torch.finfo(torch.float32).eps * runs[0][-1])
     difference = abs(on_device[-1] - runs[0][-1])
     assert difference <= 3 * spread, f"loss off by {difference:.2e}; CPU against itself {spread:.2e}"
 

@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 
-#: Rule of the design → (file, test). Rules 28 to 31 are about the signature cache of the kernel compiler.
+#: Rule of the design → (file, test).
 TRAPS = {
     1: ("unit/test_activation.py", "test_another_choice_is_an_error_that_names_the_variable"),
     2: ("unit/test_activation.py", "test_another_accelerator_keeps_us_away_until_asked"),
@@ -38,6 +38,10 @@ TRAPS = {
     25: ("device/test_traps_runtime.py", "test_trap_25_metadata_survives_views_copies_and_files"),
     26: ("device/test_traps_runtime.py", "test_trap_26_host_access_becomes_a_python_interrupt"),
     27: ("device/test_traps_runtime.py", "test_trap_27_share_memory_is_no_silent_no_op"),
+    28: ("device/test_traps_signature.py", "test_trap_28_the_key_holds_what_a_kernel_depends_on"),
+    29: ("device/test_traps_signature.py", "test_trap_29_scalars_are_data"),
+    30: ("device/test_traps_signature.py", "test_trap_30_a_miss_sees_no_mode_and_holds_no_lock"),
+    31: ("device/test_traps_signature.py", "test_trap_31_the_disk_key_holds_what_decides_the_binary"),
     32: ("device/test_training.py", "test_one_step_is_as_exact_as_the_cpu"),
     33: ("device/test_training.py", "test_evaluation_after_training_agrees"),
     34: ("unit/test_op_checks.py", "test_a_crash_costs_one_case_and_says_the_signal"),
@@ -53,4 +57,4 @@ def test_the_rule_has_its_test(rule: int) -> None:
 
 
 def test_no_rule_is_forgotten() -> None:
-    assert set(TRAPS) == set(range(1, 36)) - set(range(28, 32))
+    assert set(TRAPS) == set(range(1, 36))

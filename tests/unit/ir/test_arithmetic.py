@@ -242,7 +242,14 @@ def test_every_op_runs_on_every_type_it_takes():
 def test_bits_of_a_value() -> None:
     values = np.array([0.0, -0.0, 1.0, -np.inf, np.nan, -np.nan], np.float32)
     words = arithmetic.reinterpret(values, uint32)
-    assert [hex(word) for word in words] == ["0x0", "0x80000000", "0x3f800000", "0xff800000", "0x7fc00000", "0x7fc00000"]
+    assert [hex(word) for word in words] == [
+        "0x0",
+        "0x80000000",
+        "0x3f800000",
+        "0xff800000",
+        "0x7fc00000",
+        "0x7fc00000",
+    ]
     back = arithmetic.reinterpret(words, float32)
     assert np.array_equal(back, values, equal_nan=True)
     assert np.signbit(back[1])
