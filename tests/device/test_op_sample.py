@@ -44,3 +44,15 @@ def test_other_dtypes(device: str) -> None:
     report = run(device, ops=SAMPLED_OPS, dtypes=dtypes, samples=2)
     for dtype in dtypes:
         assert report.counts()["forward", dtype]["pass"] >= 30, report.summary()
+
+
+@pytest.mark.slow
+def test_on_generated_kernels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same list on kernels that bringup compiles: as the CPU, or a declared gap of that mode."""
+    if device != "sim":
+        pytest.skip("kernels mode is the simulator's")
+    monkeypatch.setenv("BRINGUP_SIM", "mode=kernels,threads=1")
+    dtypes = ("float32", "int64", "bfloat16")
+    report = run(device, ops=SAMPLED_OPS, kinds=("forward", "backward"), dtypes=dtypes, samples=2)
+    for case, at_least in ((("forward", "float32"), 65), (("backward", "float32"), 50), (("forward", "int64"), 55)):
+        assert report.counts()[case]["pass"] >= at_least, report.summary()
