@@ -232,8 +232,8 @@ static void *kernel_user(void *argument) {
     for (uint64_t i = 0; i < n; i++) host[i] = (int32_t)(i * 3 + (uint64_t)round);
     OK(drv.copy(drv.self, 0, a, (uintptr_t)host, n * 4, BRINGUP_HOST_TO_DEVICE, stream, NULL));
     OK(drv.copy(drv.self, 0, b, (uintptr_t)host, n * 4, BRINGUP_HOST_TO_DEVICE, stream, NULL));
-    /* 1 byte: inline where the stream is idle; 1 MB: queued; 10 MB: split over the helpers. */
-    double bytes[] = {1, 1e6, 1e7};
+    /* Where the stream is idle 1 byte: inline; 10 MB: inline, shared with the helpers; 30 MB: queued, and shared. */
+    double bytes[] = {1, 1e7, 3e7};
     OK(launch_add(a, b, c, n, stream, bytes[below(&r, 3)], &finished));
     OK(launch_add(c, a, c, n, stream, bytes[below(&r, 3)], &finished));
     if (finished > 1) die("finished is %u", finished);
@@ -242,7 +242,7 @@ static void *kernel_user(void *argument) {
     for (uint64_t i = 0; i < n; i++)
       if (host[i] != (int32_t)(3 * (i * 3 + (uint64_t)round))) die("round %d: element %d", round, (int)i);
     bringup_launch bad = {.args = indices, .arg_count = 1, .grid = 1 + below(&r, 500), .stream = stream};
-    bad.bytes = bytes[1 + below(&r, 2)];
+    bad.bytes = bytes[2];
     OK(drv.launch(drv.self, 0, pick_kernel, &bad)); /* queued: fails later */
     wait_for(stream, BRINGUP_INDEX_ERROR);
     bad.bytes = 0;
@@ -280,7 +280,7 @@ static void kernels(void) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     pthread_join(loader, NULL);
     OK(drv.alloc(drv.self, 0, 1 << 20, &a));
-    for (int i = 0; i < 20; i++) OK(launch_add(a, a, a, 1 << 18, 0, 1e7, NULL));
+    for (int i = 0; i < 20; i++) OK(launch_add(a, a, a, 1 << 18, 0, 3e7, NULL));
     OK(drv.close(drv.self, 0)); /* while kernels are queued and helpers run */
     REFUSED(launch_add(a, a, a, 1, 0, 1, NULL));
     OK(drv.open(drv.self, 0, &spec));
