@@ -115,24 +115,23 @@ def deliver(call: Call, out: Tensor, dim: int, lines: Tensor, start: IntLike = 0
     copy(call, out, lines.view(shape, steps, start))
 
 
+def _first(call: Call, self: Tensor, dim: int, less: Less) -> None:
+    """As many sorted values and positions as the outputs have room for."""
+    x = at_least_1d(self)
+    for out, lines in zip(call.outs, sorted_lines(call, x, dim % x.ndim, less)):
+        deliver(call, at_least_1d(out), dim % x.ndim, lines)
+
+
 @lowering("aten::sort.stable")
 def sort(call: Call, self: Tensor, stable: bool | None, dim: int, descending_order: bool) -> None:
     """Values and where they were."""
-    x, values, places = (at_least_1d(t) for t in (self, *call.outs))
-    dim %= x.ndim
-    found = sorted_lines(call, x, dim, descending if descending_order else ascending)
-    deliver(call, values, dim, found[0])
-    deliver(call, places, dim, found[1])
+    _first(call, self, dim, descending if descending_order else ascending)
 
 
 @lowering("aten::topk")
 def topk(call: Call, self: Tensor, k: int, dim: int, largest: bool, sorted: bool) -> None:
     """The first of the sorted."""
-    x, values, places = (at_least_1d(t) for t in (self, *call.outs))
-    dim %= x.ndim
-    found = sorted_lines(call, x, dim, descending if largest else ascending)
-    deliver(call, values, dim, found[0])
-    deliver(call, places, dim, found[1])
+    _first(call, self, dim, descending if largest else ascending)
 
 
 @lowering("aten::kthvalue")

@@ -271,7 +271,7 @@ def imported(entry: Entry, key: str, name: str) -> Callable[..., Any]:
         module = _from_file(module_name, beside) if beside.exists() else importlib.import_module(module_name)
         function = getattr(module, function_name)
     except Exception as error:  # whatever the module does when it is imported
-        raise entry.error(key, f"{name}: {type(error).__name__}: {error}") from None
+        raise entry.error(key, f"{name}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise entry.error(key, f"{name} is not callable")
     return function  # type: ignore[no-any-return]

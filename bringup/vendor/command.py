@@ -63,7 +63,7 @@ def check(driver: _Driver) -> None:
     try:
         found = cases(driver)
     except Exception as error:  # a bad table, a missing library, a driver that cannot be activated
-        _fail(str(error))
+        _fail(f"{type(error).__name__}: {error}")
     if not runtime.active_drivers():
         _fail(str(runtime.activation_error()))
     from bringup.vendor.activation import active_tables

@@ -13,7 +13,6 @@ from bringup.ir.philox import philox
 from bringup.lowering.attention import like
 from tests.unit.lowering.interpreted import interpret
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.ops.bringup, "attention"), reason="needs the core, which has the op")
 SCALE, SEED = 0.3, 5
 Tensors = tuple[torch.Tensor, ...]
 

@@ -135,11 +135,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", FLOATS)
+#: Halves are computed in float32: where a long reduction is cut is the same.
+BATCHES = [(dtype, shape) for dtype in FLOATS for shape in SHAPES if shape != "cut" or dtype.itemsize > 2]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), BATCHES)
 def test_batch_norm(dtype: torch.dtype, shape: str) -> None:
-    if shape == "cut" and dtype.itemsize == 2:
-        pytest.skip("as float32")
     x = SHAPES[shape](dtype)
     # With a half input PyTorch wants either all parameters of it or all float32.
     w, b, mean, var = (sample(x.shape[1] + n)[n:].abs() + 0.5 for n in range(4))
