@@ -40,9 +40,11 @@ bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"
 	@$(PY) benchmarks/eager.py $(ARGS)
 
-docs: build ## writes the pages that come from the code: docs/ops.md
+docs: build ## writes the pages that come from the code: docs/ops.md, docs/decompositions.md
 	$(SAY) "docs/ops.md"
 	@$(PY) -m bringup ops --driver sim --mode kernels --markdown docs/ops.md
+	$(SAY) "docs/decompositions.md"
+	@$(PY) -m bringup decompositions --markdown docs/decompositions.md
 
 lint: build $(STAMP)-lint ## ruff, mypy, clang-format
 	$(SAY) "ruff"

@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 from bringup.ir.arguments import bind_sizes
 from bringup.ir.printer import kernel_text
-from bringup.ir.random_kernel import Case, random_case
+from bringup.ir.random_kernel import SHORT, Case, random_case
 from bringup.targets.c_run import Compiled, compile_kernels, compile_packed, disagreement
 from bringup.targets.target import Target
 from bringup.targets.toolchain import find_compiler, host_target
@@ -52,9 +52,11 @@ def check(compiled: Compiled, case: Case, rng: random.Random) -> str:
     return ""
 
 
-def check_batch(seeds: range, target: Target, flags: tuple[str, ...], functions: bool, packed: bool) -> list[str]:
+def check_batch(
+    seeds: range, target: Target, flags: tuple[str, ...], functions: bool, packed: bool, longest: int = SHORT
+) -> list[str]:
     """Reports of the kernels of some seeds that disagree."""
-    cases = [random_case(random.Random(seed), functions) for seed in seeds]
+    cases = [random_case(random.Random(seed), functions, longest) for seed in seeds]
     reports = []
     ready = list(zip(seeds, cases, compile_kernels([case.kernel for case in cases], target, flags)))
     if packed:
@@ -88,6 +90,7 @@ def main() -> int:
     parser.add_argument("--scalar", action="store_true", help="code without vectors")
     parser.add_argument("--functions", action="store_true", help="put a function such as exp before the store")
     parser.add_argument("--packed", action="store_true", help="also the emitter for contractions, where it applies")
+    parser.add_argument("--longest", type=int, default=SHORT, help="points that one axis of a grid may have")
     parser.add_argument("--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers")
     options = parser.parse_args()
     if options.sanitize:
@@ -103,7 +106,7 @@ def main() -> int:
         task = progress.add_task("kernels", total=options.count)
         for start in range(options.seed, options.seed + options.count, _BATCH):
             seeds = range(start, min(start + _BATCH, options.seed + options.count))
-            found = check_batch(seeds, target, flags, options.functions, options.packed)
+            found = check_batch(seeds, target, flags, options.functions, options.packed, options.longest)
             for report in found:
                 progress.console.print(report, markup=False, highlight=False)
             reports += found

@@ -1,6 +1,6 @@
 """The C++ core as Python sees it. Device indices are torch's: over all active drivers, 0 … device_count()-1."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -124,13 +124,29 @@ def make_plan(
     ``flags``: 1 POINTWISE: an input may be the memory of an output, element for element (an in-place op whose plan may
     write self where it lies sets it too); without it an in-place call, and an out= call that overlaps an input, runs
     the functional form and copies. 2 RANDOM: reserve Philox numbers, once per call. 4 FUNCTIONAL: always do so.
-    8 REFUSED: no kernel serves calls that the guards describe.
+    8 REFUSED: no kernel serves calls that the guards describe. 16 APART: what is written may not overlap an input;
+    PyTorch's error if it does.
     ``outputs``: for an op without a meta kernel, per returned tensor (scalar type, sizes, strides), (tensor slot,), or
     None for an undefined one.
     """
 
 def before_first_use(function: Callable[[], None]) -> None:
     """Called once, when the first device is opened."""
+
+class GraphPlan:
+    """A whole graph, ready to run on a device: outputs and arena (the plan's temporaries) are new at each run."""
+
+    def __init__(self, plan: Plan, device: int, tensors: int, numbers: int = 0) -> None: ...
+    def run(
+        self,
+        tensors: Sequence[torch.Tensor],
+        numbers: Sequence[torch.Tensor] = ...,
+        draws: Sequence[tuple[int, int]] = ...,
+    ) -> list[torch.Tensor]:
+        """The plan's outputs. ``numbers`` are 0-dim CPU tensors; missing ``draws`` (seed, offset) are reserved."""
+
+def reserve_draw(device: int) -> tuple[int, int]:
+    """(seed, offset) of one random call, from the device's default generator."""
 
 def set_kernel_resolver(
     resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,
@@ -164,3 +180,20 @@ def kernel_cache_info() -> dict[str, int]:
     """entries (signatures), plans, refused (signatures without a kernel), hits and misses, over all ops."""
 
 def kernel_cache_clear() -> None: ...
+
+# ---- TorchScript ----
+def jit_compile_with(function: Callable[[torch._C.Graph, list[Any], int], Callable[..., Any] | str]) -> None:
+    """``function(graph, inputs, device)`` makes a group runnable for inputs like these, or says why it is not."""
+
+def jit_enable(ops: Mapping[str, str], min_group_size: int, device: int, first_device: int, device_count: int) -> None:
+    """Registers the pass. ``ops``: overload → why it is not grouped, empty if it is; ``device`` gets CPU tensors."""
+
+def jit_disable() -> None: ...
+def jit_make_groups(graph: torch._C.Graph) -> None:
+    """The pass itself, on a graph that nobody runs."""
+
+def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
+    """For every node, those of blocks after their owner: why it can be in no group; empty where it could be."""
+
+def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
+    """Calls, signatures that have code, and calls that ran op by op by their reason."""

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from bringup.driver import Launch as Launch
     from bringup.driver import Placement as Placement
     from bringup.driver import PlacementKind as PlacementKind
+    from bringup.graph.artifact import ArtifactError as ArtifactError
+    from bringup.graph.backend import Backend as Backend
+    from bringup.graph.exported import export as export
+    from bringup.graph.exported_trace import ExportError as ExportError
+    from bringup.graph.loaded import load as load
     from bringup.ledger import fallback_policy as fallback_policy
     from bringup.ledger import fallbacks as fallbacks
     from bringup.ledger import reset_fallbacks as reset_fallbacks
@@ -35,10 +40,13 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; it is imported when it is first used.
 _HOME = {
+    "ArtifactError": "graph.artifact",
+    "Backend": "graph.backend",
     "CopyKind": "driver",
     "DeviceSpec": "driver",
     "Driver": "driver",
     "DriverAbsent": "driver",
+    "ExportError": "graph.exported_trace",
     "Launch": "driver",
     "Placement": "driver",
     "PlacementKind": "driver",
@@ -46,9 +54,11 @@ _HOME = {
     "activation_error": "runtime",
     "active_drivers": "runtime",
     "device": "runtime",
+    "export": "graph.exported",
     "fallback_policy": "ledger",
     "fallbacks": "ledger",
     "formulas": "custom_ops",
+    "load": "graph.loaded",
     "pointwise": "custom_ops",
     "reset_fallbacks": "ledger",
 }

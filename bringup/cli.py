@@ -1,6 +1,6 @@
 """The command ``bringup``: what a driver must write, which drivers there are, what is wrong, what works.
 
-Torch is imported only by the commands that need it: ``diagnose`` and ``check --level ops``.
+Torch is imported only by the commands that need it: ``diagnose``, ``check --level ops`` and ``--level compile``.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ def app() -> typer.Typer:
     for command in (contract, include, drivers, diagnose, check):
         application.command()(command)
     from bringup.kernel_cache_command import cache_application
+    from bringup.kit.decompositions_command import decompositions
     from bringup.kit.explain_command import explain
 
     application.command()(explain)
+    application.command()(decompositions)
     application.add_typer(cache_application(), name="cache")
     from bringup.kit.ops_command import ops_application
 
@@ -143,13 +145,18 @@ class Level(str, enum.Enum):
 
     driver = "driver"
     ops = "ops"
+    compile = "compile"
 
 
 def check(
     driver: Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")] = "sim",
     level: Annotated[
-        Level, typer.Option(help="driver: the contract, without torch. ops: every op against the CPU.")
-    ] = (Level.driver),
+        Level,
+        typer.Option(
+            help="driver: the contract, without torch. ops: every op against the CPU. "
+            "compile: torch.compile of every op against eager."
+        ),
+    ] = Level.driver,
     index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds for one check.")] = 60.0,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the results there.")] = None,
@@ -174,9 +181,12 @@ def check(
         if level is Level.driver:
             raise typer.Exit(_check_driver(found, index, timeout, json_file))
         device = f"{found.device_name or found.name}:{index}"
-    from bringup.kit.op_checks import main_ops
+    if level is Level.compile:
+        from bringup.kit.compile_checks import main_compile as main
+    else:
+        from bringup.kit.op_checks import main_ops as main
 
-    status = main_ops(driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
+    status = main(driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
     raise typer.Exit(status)
 
 

@@ -11,6 +11,7 @@ import torch
 from bringup import _C, amp, memory, random, runtime, streams
 from bringup.device_index import Device, device_index
 from bringup.driver import DTYPES
+from bringup.graph.inductor import no_inductor
 from bringup.memory import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -55,6 +56,8 @@ from bringup.streams import (
 from bringup.streams import sleep as _sleep
 
 OutOfMemoryError = torch.OutOfMemoryError
+#: Inductor asks for its code generator here, by these names.
+Scheduling = PythonWrapperCodegen = CppWrapperCodegen = WrapperFxCodegen = no_inductor
 
 #: Also importable as ``torch.<name>.<submodule>``.
 SUBMODULES = ("amp", "memory", "random", "streams")

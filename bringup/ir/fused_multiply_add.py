@@ -35,7 +35,9 @@ def _to_odd(total: Array, error: Array) -> Array:
 
 def _fma64_exact(a: float, b: float, c: float) -> float:
     """One element by rational arithmetic, for the ranges where the error-free sums would over- or underflow."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+    if math.isfinite(a) and math.isfinite(b) and not math.isfinite(c):
+        return c  # whatever a × b is: it may overflow in float64, but it is finite
+    if not (math.isfinite(a) and math.isfinite(b)):
         return float(np.float64(a) * np.float64(b) + np.float64(c))
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:

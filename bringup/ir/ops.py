@@ -93,7 +93,12 @@ UNARY |= _table(
 UNARY |= _table(
     [
         ("erfinv", "f", "inverse of erf on -1 … 1"),
-        ("lgamma", "f", "log |gamma(x)|; near its roots 1 and 2 the error is absolute, in ulps of 1"),
+        (
+            "lgamma",
+            "f",
+            "log |gamma(x)|; where the result is below 1 the error is in ulps of 1, and for negative x in ulps of "
+            "lgamma(-x), which is subtracted from something as large near a root",
+        ),
         ("digamma", "f", "derivative of lgamma; near its roots the error is absolute, in ulps of 1; -inf at 0"),
     ],
     ulp=4,

@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
+#: The longest axis of a grid, and of most loops, where nobody asks for more.
+SHORT = 6
+
+
 @dataclass
 class Case:
     """A kernel with arguments. Inputs include the buffers that the kernel writes, as they are before the run."""
@@ -100,7 +104,7 @@ class Maker:
         self.names += 1
         return f"{stem}{self.names}"
 
-    def axis(self, kind: str = "parallel", longest: int = 6) -> Axis:
+    def axis(self, kind: str = "parallel", longest: int = SHORT) -> Axis:
         """A new axis, of a symbolic or a constant extent."""
         name, extent = self.name("a"), self.rng.randint(1, longest)
         if self.rng.random() < 0.3:
@@ -280,14 +284,16 @@ class Maker:
         return buffer[tuple(axis.var for axis in axes)]
 
 
-def random_case(rng: random.Random, functions: bool = False) -> Case:
-    """A valid kernel with arguments, drawn from a random source.
+def random_case(rng: random.Random, functions: bool = False, longest: int = SHORT) -> Case:
+    """A valid kernel with arguments, drawn from a random source; one axis of its grid has up to ``longest`` points.
 
     >>> random_case(random.Random(7)).kernel == random_case(random.Random(7)).kernel
     True
     """
     maker = Maker(rng)
-    maker.grid = [maker.axis() for _ in range(rng.randint(0, 3))]
+    count = rng.randint(0, 3)
+    long = rng.randrange(count) if longest > SHORT and count else None  # one only: the interpreter sees every point
+    maker.grid = [maker.axis(longest=longest if at == long else SHORT) for at in range(count)]
     for _ in range(rng.randint(0, 3)):
         random_statement(maker)
     dtype = maker.dtype()
@@ -325,7 +331,7 @@ def finished(maker: Maker, ulp: int) -> Case:
     return Case(kernel, maker.arrays, maker.sizes, {name: value for name, (_, value) in maker.params.items()}, ulp)
 
 
-def cases(functions: bool = False) -> SearchStrategy[Case]:
+def cases(functions: bool = False, longest: int = SHORT) -> SearchStrategy[Case]:
     """The same as a hypothesis strategy, which shrinks the random choices.
 
     >>> cases().example().kernel.name  # doctest: +SKIP
@@ -333,7 +339,7 @@ def cases(functions: bool = False) -> SearchStrategy[Case]:
     """
     from hypothesis import strategies
 
-    return strategies.randoms(use_true_random=False).map(lambda rng: random_case(rng, functions))
+    return strategies.randoms(use_true_random=False).map(lambda rng: random_case(rng, functions, longest))
 
 
-__all__ = ["Case", "Maker", "cases", "finished", "random_case"]
+__all__ = ["SHORT", "Case", "Maker", "cases", "finished", "random_case"]

@@ -163,7 +163,8 @@ def all_values(block: Block) -> Iterator[Expr]:
 class Substitution:
     """Replaces axes and sizes by indices, names and params by values, buffer names, and the names that statements bind.
 
-    ``load``, if given, is asked for each Load after the replacement inside it, and may return another value.
+    ``access``, if given, says what each Load and Store touches instead, by buffer and indices as they were. ``load`` is
+    asked for each Load after the replacement inside it, and may return another value.
 
     >>> Substitution(axes={"i": AxisVar("j")}).index(AxisVar("i") + 1) == AxisVar("j") + 1
     True
@@ -176,6 +177,7 @@ class Substitution:
     buffers: Mapping[str, str] = field(default_factory=dict)
     binders: Mapping[str, str] = field(default_factory=dict)
     load: Callable[[Load], Expr] | None = None
+    access: Callable[[str, tuple[Index, ...]], tuple[str, tuple[Index, ...]]] | None = None
 
     def index(self, index: Index) -> Index:
         """The replaced index, also inside values taken as indices."""
@@ -198,11 +200,18 @@ class Substitution:
             return Name(self.binders.get(expr.name, expr.name), expr.type)
         if isinstance(expr, Param):
             return self.params.get(expr.name, expr)
-        new = rewrite(expr, self.value, self.index)
-        if isinstance(new, Load):
-            new = replace(new, buffer=self.buffers.get(new.buffer, new.buffer))
+        if isinstance(expr, Load):
+            buffer, indices = self._accessed(expr.buffer, expr.indices)
+            guard = None if expr.guard is None else self.value(expr.guard)
+            other = None if expr.other is None else self.value(expr.other)
+            new = Load(buffer, indices, expr.type, guard, other)
             return self.load(new) if self.load else new
-        return new
+        return rewrite(expr, self.value, self.index)
+
+    def _accessed(self, buffer: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
+        if self.access is not None:
+            return self.access(buffer, indices)
+        return self.buffers.get(buffer, buffer), tuple(self.index(i) for i in indices)
 
     def values(self, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The replaced values."""
@@ -228,13 +237,9 @@ class Substitution:
         if isinstance(stmt, Let):
             return Let(self._bound((stmt.name,))[0], self.value(stmt.value))
         if isinstance(stmt, Store):
-            return replace(
-                stmt,
-                buffer=self.buffers.get(stmt.buffer, stmt.buffer),
-                indices=tuple(self.index(i) for i in stmt.indices),
-                value=self.value(stmt.value),
-                guard=None if stmt.guard is None else self.value(stmt.guard),
-            )
+            buffer, indices = self._accessed(stmt.buffer, stmt.indices)
+            guard = None if stmt.guard is None else self.value(stmt.guard)
+            return Store(buffer, indices, self.value(stmt.value), stmt.mode, stmt.combine, guard)
         if isinstance(stmt, Contract):
             return replace(
                 stmt,

@@ -1,42 +1,74 @@
-"""``bringup explain``: prints what becomes of some code on a device, op by op, down to the source of its kernels."""
+"""``bringup explain``: what becomes of code on a device, op by op, or of a model as torch.compile's graphs."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bringup.kit.graph_explain_units import readable_seconds
 from bringup.kit.ops_command import Mode, choose, first_device
 
 if TYPE_CHECKING:
     from bringup.kit.explain import OpCall
     from bringup.lowering.observation import CallRecord
 
+#: A file and a name in it; without a name it is a place all the same, and an error.
+_PLACE = re.compile(r"[^'\"()=;]+\.py:[\w.]*")
 PARTS = ("guards", "ir", "source", "cost", "time")
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="Python, run as `python -c` runs it: only give it code you would run.")],
+    code: Annotated[
+        str,
+        typer.Argument(
+            metavar="CODE|FILE.py:NAME",
+            help="Python, run as `python -c` runs it, or a model in a file: only give it code you would run.",
+        ),
+    ],
     driver: Annotated[str | None, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="sim only: as BRINGUP_SIM=mode=… says.")] = Mode.kernels,
-    show: Annotated[str, typer.Option(help=f"Parts, separated by commas: {','.join(PARTS)}.")] = ",".join(PARTS),
+    show: Annotated[str, typer.Option(help=f"Code: parts, separated by commas: {','.join(PARTS)}.")] = ",".join(PARTS),
     cold: Annotated[bool, typer.Option("--cold", help="Compile everything: leave the disk cache alone.")] = False,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", metavar="4x16:float32", help="Model: an argument; repeat it.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Model: in training mode, with the backward graph.")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="Model: also the kernels' IR.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Model: also the kernels' source.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Model: write a page instead.")] = None,
 ) -> None:
-    """Show how the ops of some code run: route, guards, loop IR, source, cost, and where the time goes.
+    """Show how code runs on a device, op by op; or what torch.compile makes of a model.
 
-    The code runs with the device as default device, so that torch.randn and the like create there.
+    CODE: every op with its route, guards, loop IR, source, cost, and where the time goes. It runs with the device as
+    default device, so that torch.randn and the like create there.
+
+    FILE.py:NAME: a module (or its class), a function, or a function without arguments that returns (callable,
+    arguments). Shows its graphs, what was fused and why, kernels with cost and time, ops without kernels, memory.
     """
     parts = [part.strip() for part in show.split(",") if part.strip()]
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         _fail(f"--show knows {', '.join(PARTS)}, not {', '.join(unknown)}")
+    place = is_place(code)
+    if not place and (inputs or train or ir or source or html):
+        _fail("--input, --train, --ir, --source and --html are for a model: FILE.py:NAME")
     choose(driver, mode.value if mode is not None else None)
     if cold:
         os.environ["BRINGUP_CACHE"] = "off"
     index = first_device("explain")
+    if place:
+        from bringup.kit.graph_explain_command import explain_place
+
+        problem = explain_place(code, index, inputs or [], train, ir, source, html)
+        if problem:
+            _fail(problem)
+        return
     from bringup.kit import explain as explaining
 
     try:
@@ -48,6 +80,15 @@ def explain(
     for number, call in enumerate(calls, 1):
         for language, text in sections(number, call, parts):
             _print(language, text)
+
+
+def is_place(text: str) -> bool:
+    """True for ``model.py:fn``, which is a place in a file and no code.
+
+    >>> is_place("models/net.py:Net"), is_place("net.py:"), is_place("torch.ones(3)"), is_place("x = 'a.py:b'")
+    (True, True, False, False)
+    """
+    return _PLACE.fullmatch(text) is not None or (text.endswith(".py") and Path(text).is_file())
 
 
 def sections(number: int, call: OpCall, parts: list[str]) -> Iterator[tuple[str, str]]:
@@ -99,15 +140,6 @@ def _times(call: OpCall) -> str:
     steps = [f"{name} {readable_seconds(seconds)}" for name, seconds in call.steps.items() if seconds]
     warm = readable_seconds(call.warm) if call.warm != float("inf") else "not measured: the code takes other ways"
     return f"   first call {readable_seconds(call.first)}: {', '.join(steps)}\n   warm call {warm}"
-
-
-def readable_seconds(seconds: float) -> str:
-    """A time as people write it.
-
-    >>> readable_seconds(0.0312), readable_seconds(4.2e-6)
-    ('31.2 ms', '4.2 µs')
-    """
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
 def _indented(text: str) -> str:

@@ -71,7 +71,7 @@ class GapVerdict:
 def default_gaps_file(device: str) -> Path | None:
     """The gaps file that bringup ships for a device (``sim``, ``sim:1``), if there is one.
 
-    A driver whose options choose a mode (``BRINGUP_SIM="mode=kernels"``) has a file per mode: sim.kernels.toml.
+    A driver whose options choose a mode (``BRINGUP_SIM="mode=library"``) may have a file for it: sim.library.toml.
     """
     name = device.partition(":")[0]
     modes = re.findall(r"\bmode=(\w+)", os.environ.get(f"BRINGUP_{name.upper()}", ""))

@@ -22,7 +22,7 @@ from typing import Any
 
 from bringup.kit.gaps import Gap, GapsFileError, GapVerdict, default_gaps_file, judge, load_gaps
 from bringup.kit.op_cases import KINDS, OP_DB, CaseResult, Status
-from bringup.kit.op_workers import OpCheckError, Plan, run_plan
+from bringup.kit.op_workers import VERDICTS, OpCheckError, Plan, run_plan
 
 #: Called after each case with the number done, the number of all cases, and the result.
 Progress = Callable[[int, int, CaseResult], None]
@@ -117,12 +117,14 @@ def run_op_checks(
     gaps: str | Path | Sequence[Gap] | None = None,
     driver: str | None = None,
     op_list: str = OP_DB,
+    verdicts: str = VERDICTS,
 ) -> OpReport:
     """Run operators on ``device`` against the CPU in crash-isolated workers.
 
     ``kinds`` of ``forward``, ``backward``, ``error``; ``dtypes`` by name, or ``("all",)``; ``ops`` are glob patterns;
     ``samples`` inputs per case, spread over all there are (0: all); ``timeout`` seconds per case; ``gaps`` a file, a
-    list, or None for the file shipped with the device; ``driver`` sets ``BRINGUP_DRIVERS`` for the workers.
+    list, or None for the file shipped with the device; ``driver`` sets ``BRINGUP_DRIVERS`` for the workers;
+    ``verdicts`` names the function that judges a case.
     """
     if wrong := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"unknown kind {wrong[0]!r}; there are {', '.join(KINDS)}")
@@ -138,6 +140,7 @@ def run_op_checks(
         workers=workers or os.cpu_count() or 1,
         timeout=timeout,
         op_list=op_list,
+        verdicts=verdicts,
     )
     settings = {"BRINGUP_DRIVERS": driver} if driver else {}
     results: list[CaseResult] = []
@@ -230,7 +233,8 @@ def main_ops(
     workers: int | None = None,
     timeout: float = 60.0,
     json_file: str | None = None,
-    gaps: str | None = None,
+    gaps: str | Sequence[Gap] | None = None,
+    verdicts: str = VERDICTS,
 ) -> int:
     """The command: lists are separated by commas; prints the summary, writes the JSON, gives the exit code.
 
@@ -250,6 +254,7 @@ def main_ops(
                 progress=progress,
                 gaps=gaps,
                 driver=None if driver == "cpu" else driver,
+                verdicts=verdicts,
             )
     except (OpCheckError, GapsFileError, ValueError) as error:
         print(f"bringup check: {error}", file=sys.stderr)

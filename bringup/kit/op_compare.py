@@ -131,21 +131,21 @@ def is_as_exact(expected: Any, actual: Any, exact: Any) -> bool:
     """Whether the device is as close to the float64 result as the CPU is: for results that differ because one of them
     rounds more often (half types: the CPU rounds between the steps of some ops, opmath only at the end).
 
-    Everything but floating-point tensors must be equal; NaN and infinities must be in the same places.
+    Everything but tensors of floating-point or complex numbers must be equal; NaN and infinities must be in the same
+    places.
     """
     if isinstance(expected, torch.Tensor):
         if not isinstance(actual, torch.Tensor) or not isinstance(exact, torch.Tensor):
             return False
         if (expected.dtype, expected.shape) != (actual.dtype, actual.shape) or expected.layout != torch.strided:
             return False
-        ours, theirs = to_host(actual), to_host(expected)
-        if not expected.is_floating_point():
+        ours, theirs, truth = to_host(actual), to_host(expected), to_host(exact)
+        if not expected.is_floating_point() and not expected.is_complex():
             return torch.equal(ours, theirs)
-        truth = to_host(exact).double()
-        if truth.shape != ours.shape:
+        if truth.shape != ours.shape or truth.is_complex() != ours.is_complex():
             return False
         unit = torch.finfo(expected.dtype).eps
-        ours, theirs = ours.double(), theirs.double()
+        ours, theirs, truth = (_as_reals(tensor) for tensor in (ours, theirs, truth))
         finite = theirs.isfinite()
         if not torch.equal(ours[~finite].nan_to_num(0.5), theirs[~finite].nan_to_num(0.5)) or not bool(finite.any()):
             return torch.equal(ours.nan_to_num(0.5), theirs.nan_to_num(0.5))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-#: In place of a device: the CPU, with every real number in float64.
+#: In place of a device: the CPU, with every number in float64 or complex128.
 WIDE = "float64"
 #: Ops that PyTorch gives CPU tensors whatever the device of the first: sections to split by.
 TAKES_CPU_ARGUMENTS = frozenset({"tensor_split"})
@@ -107,8 +107,8 @@ class _Copier:
             return self.device
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
-        if isinstance(value, torch.dtype) and self.wide and value.is_floating_point:
-            return torch.float64
+        if isinstance(value, torch.dtype) and self.wide:
+            return torch.float64 if value.is_floating_point else torch.complex128 if value.is_complex else value
         if isinstance(value, torch.Generator):
             return torch.Generator(self.device).manual_seed(value.initial_seed())
         return value
@@ -123,6 +123,8 @@ class _Copier:
                 moved = self._strided(tensor)
             if self.wide and moved.is_floating_point():
                 moved = moved.double()
+            elif self.wide and moved.is_complex():
+                moved = moved.to(torch.complex128)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
         return moved.requires_grad_(tensor.requires_grad)

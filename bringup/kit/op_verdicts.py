@@ -40,8 +40,8 @@ DISTRIBUTION_RUNS = 16
 NOT_UNIQUE = frozenset(
     {"linalg.eig", "linalg.eigh", "linalg.svd", "linalg.qr", "svd", "qr", "geqrf", "svd_lowrank", "pca_lowrank"}
 )
-#: Which of equal elements comes first is nobody's promise (without ``stable``): name → the argument that is ``dim``.
-TIES = {"sort": 1, "argsort": 1, "topk": 2, "kthvalue": 2}
+#: Which of equal elements is named is nobody's promise (without ``stable``): name → the argument that is ``dim``.
+TIES = {"sort": 1, "argsort": 1, "topk": 2, "kthvalue": 2, "mode": 1}
 SEED = 1234
 MESSAGE_LIMIT = 3000
 
@@ -296,7 +296,8 @@ def _out_forms(result: Any) -> dict[str, Any] | None:
 def _check_out(
     op: Any, call: Call, value: Any, setup: Setup, override: Tolerance | None, comparable: bool, random: bool
 ) -> None:
-    """``out=`` in three forms, where the CPU accepts it: the same value, in the tensor given, strides as on the CPU."""
+    """``out=`` in three forms, where the CPU accepts it and gets it right: the same value, in the tensor given, strides
+    as on the CPU."""
     try:
         forms = _out_forms(value)
     except Exception:  # a dtype that cannot be filled has no out= form to compare
@@ -314,7 +315,9 @@ def _check_out(
         subject = _Subject(run, setup.device, override, label=f"{name}: ")
         try:
             expected = subject.on_cpu()
-        except CpuFails:
+            if comparable and not random:
+                subject.agrees(value, expected[1], "cpu")
+        except (CpuFails, Mismatch):  # refused, or not what the CPU itself computes without out=
             continue
         subject.check(expected, comparable, random)
 
@@ -334,7 +337,7 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
             outputs = [t for t in tensors_in(value) if t.requires_grad]
             if not outputs or not leaves:
                 return len(outputs), []
-            incoming = copy_to(_incoming(outputs), device)
+            incoming = copy_to(incoming_gradients(outputs), device)
             return len(outputs), list(torch.autograd.grad(outputs, leaves, incoming, allow_unused=True))
 
         subject = _Subject(gradients, setup.device, override)
@@ -352,7 +355,7 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
     result.sample = None
 
 
-def _incoming(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+def incoming_gradients(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """A gradient for each output: numbers that depend on its shape and dtype alone."""
     generator = torch.Generator().manual_seed(SEED)
     with _disable_current_modes():  # these numbers are ours, not the operator's

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import resource
@@ -20,12 +21,14 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from bringup.kit.op_cases import OP_DB, Case, CaseResult, Status, list_cases, load_op_list
 
+#: Who judges a case, as ``module:function``.
+VERDICTS = "bringup.kit.op_verdicts:run_case"
 LOG_TAIL = 1500
 #: A first use of the device: may take longer than a case (a driver that compiles, hardware that boots).
 PROBE_SECONDS = 300.0
@@ -47,6 +50,13 @@ class Plan:
     workers: int
     timeout: float
     op_list: str = OP_DB
+    verdicts: str = VERDICTS
+
+    def judge(self) -> Callable[..., CaseResult]:
+        """The function that runs a case: ``judge(op, case, setup)``."""
+        module, _, name = self.verdicts.partition(":")
+        found: Callable[..., CaseResult] = getattr(importlib.import_module(module), name)
+        return found
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -98,8 +108,7 @@ def serve(report_fd: int) -> None:
         try:
             import torch
 
-            from bringup.kit import op_verdicts  # noqa: F401  imported before the first fork
-
+            plan.judge()  # imported before the first fork
             ops = load_op_list(plan.op_list)
             cases, skipped = list_cases(ops, plan.kinds, plan.dtypes, plan.ops)
             supervisor = _Supervisor(plan, ops, report_fd)
@@ -285,10 +294,10 @@ def _work(plan: Plan, ops: dict[str, Any], tasks: int, results: int, log: int) -
 
         import torch
 
-        from bringup.kit.op_verdicts import Setup, run_case
+        from bringup.kit.op_verdicts import Setup
 
         torch.set_num_threads(1)  # the workers share the cores, and one thread adds up in one order
-        setup = Setup(plan.device, plan.samples)
+        setup, judge = Setup(plan.device, plan.samples), plan.judge()
         with os.fdopen(tasks, encoding="utf-8") as lines:
             for line in lines:
                 task = json.loads(line)
@@ -298,7 +307,7 @@ def _work(plan: Plan, ops: dict[str, Any], tasks: int, results: int, log: int) -
                     answer = _open_device(plan.device)
                 else:
                     case = Case(**task)
-                    answer = run_case(ops[case.op], case, setup).to_row()
+                    answer = judge(ops[case.op], case, setup).to_row()
                 os.write(results, (json.dumps(answer) + "\n").encode())
         status = 0
     except BaseException:

@@ -12,9 +12,13 @@ from bringup.lowering.loader import Loader
 from bringup.lowering.overloads import Served, served_overloads
 from bringup.lowering.registry import LOWERINGS, OUTPUTS
 from bringup.lowering.resolve import Resolver
+from bringup.untraced import untraced
 
 if TYPE_CHECKING:
     from bringup.vendor.bound import Bound
+
+#: An eager clone is a copy of the core's, which takes the metadata of a storage along.
+_ONLY_IN_GRAPHS = frozenset({"aten::clone"})
 
 #: The resolver of this process, once a device that runs kernels is open: ``bringup explain`` watches it.
 active: list[Resolver] = []
@@ -32,17 +36,18 @@ def extend(names: Sequence[str], core: Any) -> None:
 def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, Sequence[Bound]]) -> list[Served]:
     """Registers every lowered overload with the core, and answers its misses; op tables come before lowerings."""
     families.load()
-    definitions = LOWERINGS
+    definitions = {name: definition for name, definition in LOWERINGS.items() if name not in _ONLY_IN_GRAPHS}
     if tables:
         from bringup.vendor.routing import with_tables
 
-        definitions = with_tables(LOWERINGS, tables, driver_of)
+        definitions = with_tables(definitions, tables, driver_of)
     served = served_overloads(definitions)
     loader = Loader(driver_of, core.load_kernel)
     resolver = Resolver({one.name: (one.definition, one.arguments) for one in served}, loader, core.make_plan)
     if debug.level:
         resolver.observers.append(debug.tell)
     active[:] = [resolver]
+    untraced(Resolver.resolve)
     core.set_kernel_resolver(resolver.resolve)
     own = {name for name in OUTPUTS if name in definitions}
     core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)

@@ -160,7 +160,7 @@ def rrelu_with_noise_backward(
 @lowering("aten::native_dropout_backward", "aten::_masked_scale")
 def masked_scale(call: Call, self: Tensor, mask: Tensor, scale: Number) -> None:
     """Scaled where the mask holds, 0 elsewhere."""
-    wide = opmath(self.dtype)
+    wide = opmath(call.outs[0].dtype)  # that of the scale where integers are masked
     call.pointwise = True
     elementwise(call, call.outs, (self, mask, scale), lambda x, m, by: x * convert(m, wide) * by, (wide, None, wide))
 

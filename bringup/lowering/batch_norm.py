@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from bringup.ir.dtypes import DType, float32, float64
+from bringup.ir.dtypes import DType, bfloat16, float16, float32, float64
 from bringup.ir.expr import Cast, Expr, IndexValue, const, unary
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder, convert
-from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.convolution import is_channels_last, strides_in_format
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.folding import Fold, fold
 from bringup.lowering.norms import given, parameter_gradients
-from bringup.lowering.registry import lowering
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.registry import lowering, new_output
+from bringup.lowering.scalar_types import CODE_OF, opmath
 from bringup.lowering.statistics import merge_moments, moments
 from bringup.lowering.symbolic import IntLike, product
 
 States = tuple[Expr, ...]
+
+_HALVES = (CODE_OF[float16], CODE_OF[bfloat16])
 
 
 def _across(tensor: Tensor, x: Tensor) -> Tensor:
@@ -78,6 +82,8 @@ def _forward(
 ) -> None:
     """Launches batch norm into the first three outputs; ``updated``: where the running statistics go."""
     y, save_mean, save_invstd = call.outs[:3]
+    if not x.dtype.is_float:
+        raise NoKernel(f"{call.op} has no kernel for {x.dtype}")
     wide, channels = opmath(x.dtype), x.shape[1]
     if training:
         mean, variance = (call.temporary(wide, [channels]) for _ in range(2))
@@ -112,7 +118,50 @@ def _forward(
     elementwise(call, [y], operands, formula, wide)
 
 
-@lowering("aten::native_batch_norm", "aten::_native_batch_norm_legit")
+def _outputs(x: Any, parameters: Sequence[Any], training: bool) -> list[Any]:
+    """What comes out on the CPU: statistics in the parameters' type, and none where the running ones are used.
+
+    PyTorch's meta kernel, a decomposition in Python, says what comes out on CUDA: float32, and in evaluation too.
+    """
+    _, _, code, sizes, strides, flags = x
+    if len(sizes) < 2:
+        raise IndexError(f"batch_norm: an input of shape {list(sizes)} has no dimension 1, that of the channels")
+    if training and 0 in sizes:
+        raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(sizes)}")
+    for name, tensor in zip(("weight", "bias", "running_mean", "running_var"), parameters):
+        if tensor is not None and tuple(tensor[3]) != (sizes[1],):
+            raise RuntimeError(f"{name} should contain {sizes[1]} elements not {list(tensor[3])}")
+    if not training and None in parameters[2:4]:
+        raise RuntimeError("Expected running_mean and running_var to be defined when training=False")
+    types = {tensor[2] for tensor in parameters if tensor is not None} or {code}
+    if types != {code} and not (code in _HALVES and types == {CODE_OF[float32]}):
+        raise RuntimeError(
+            "batch_norm: weight, bias and running statistics must have the input's dtype; only those of a float16 or "
+            "bfloat16 input may be float32, all of them"
+        )
+    last = not flags & 2 and is_channels_last(sizes, strides)
+    statistics = new_output(types.pop(), (sizes[1],) if training else (0,))
+    return [("new", code, tuple(sizes), strides_in_format(sizes, last)), statistics, statistics]
+
+
+def _outputs_in_place(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> list[Any]:
+    return _outputs(x, (weight, bias, mean, var), training)
+
+
+def _outputs_without_statistics(x: Any, weight: Any, bias: Any, *_: Any) -> list[Any]:
+    return _outputs(x, (weight, bias), True)
+
+
+def _outputs_in_evaluation(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any) -> list[Any]:
+    return _outputs(x, (weight, bias, mean, var), False)
+
+
+def _outputs_of_functional(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> list[Any]:
+    made = _outputs(x, (weight, bias, mean, var), training)
+    return [*made, *(new_output(running[2], running[3]) for running in (mean, var))]
+
+
+@lowering("aten::native_batch_norm", "aten::_native_batch_norm_legit", outputs=_outputs_in_place)
 def batch_norm(
     call: Call,
     input: Tensor,
@@ -129,7 +178,7 @@ def batch_norm(
     _forward(call, input, weight, bias, running, training, momentum, eps, running)
 
 
-@lowering("aten::_native_batch_norm_legit.no_stats")
+@lowering("aten::_native_batch_norm_legit.no_stats", outputs=_outputs_without_statistics)
 def batch_norm_no_stats(
     call: Call,
     input: Tensor,
@@ -143,7 +192,7 @@ def batch_norm_no_stats(
     _forward(call, input, weight, bias, (None, None), True, momentum, eps, (None, None))
 
 
-@lowering("aten::_native_batch_norm_legit_no_training")
+@lowering("aten::_native_batch_norm_legit_no_training", outputs=_outputs_in_evaluation)
 def batch_norm_no_training(
     call: Call,
     input: Tensor,
@@ -158,7 +207,7 @@ def batch_norm_no_training(
     _forward(call, input, weight, bias, (running_mean, running_var), False, momentum, eps, (None, None))
 
 
-@lowering("aten::_native_batch_norm_legit_functional")
+@lowering("aten::_native_batch_norm_legit_functional", outputs=_outputs_of_functional)
 def batch_norm_functional(
     call: Call,
     input: Tensor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Param
@@ -21,14 +21,15 @@ class NoKernel(Exception):
     """This call has no kernel (a dtype or a case that the lowering leaves out): the op goes the next route."""
 
 
-Where: TypeAlias = Literal["tensor", "output", "temporary"]
+#: Where memory comes from: "tensor", "output" or "temporary", and its number there.
+Memory: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of the call: where its memory comes from, and how it is laid out (strides count elements)."""
 
-    memory: tuple[Where, int]
+    memory: Memory
     dtype: DType
     shape: tuple[IntLike, ...]
     strides: tuple[IntLike, ...]
@@ -162,6 +163,8 @@ class Call:
     temporaries: list[Tensor] = field(default_factory=list)
     #: True while every launch reads an element only at the place where it writes one.
     pointwise: bool = False
+    #: True where PyTorch refuses an output that overlaps an input: without it such a call goes through a temporary.
+    apart: bool = False
     #: On which device of the process it runs.
     device: int = 0
 

@@ -63,6 +63,11 @@ def _arange(call: Call, start: Number | int, end: Number, step: Number | int, *_
     for number in (start, end, step):
         if isinstance(number, Number):
             number.known()
+    arange_elements(call, start, step)
+
+
+def arange_elements(call: Call, start: Number | int, step: Number | int) -> None:
+    """The numbers of an arange whose output says how many there are."""
     dtype = call.outs[0].dtype
     if dtype is boolean:
         raise NoKernel(f"{call.op} has no kernel for bool")

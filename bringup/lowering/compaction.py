@@ -35,6 +35,8 @@ def nonzero(call: Call, self: Tensor, running: Tensor, tensor: Tensor) -> None:
 @lowering("aten::masked_scatter")
 def masked_scatter(call: Call, self: Tensor, mask: Tensor, source: Tensor) -> None:
     """The elements of the source, one after the other, where the mask holds."""
+    if mask.dtype is not boolean:
+        raise RuntimeError(f"masked_scatter only supports boolean masks, but got mask with dtype {mask.dtype}")
     out = call.outs[0]
     chosen = dense(call, mask if same_shape(mask, out) else mask.expand(out.shape))
     running = call.temporary(int64, out.shape)

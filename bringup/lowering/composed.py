@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from bringup.untraced import untraced
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 #: Overload ("aten::nonzero.out") → the function that serves it.
 COMPOSED: dict[str, Callable[..., Any]] = {}
@@ -39,7 +41,7 @@ def register(core: Any) -> None:
     core.compose_ops(list(COMPOSED))
     library = torch.library.Library("aten", "IMPL")
     for overload, function in COMPOSED.items():
-        library.impl(overload.removeprefix("aten::"), function, "PrivateUse1")
+        library.impl(overload.removeprefix("aten::"), untraced(function), "PrivateUse1")
     _libraries.append(library)
 
 
@@ -62,6 +64,34 @@ def into(out: Tensor, result: Tensor, cast: bool = False) -> Tensor:
         _maybe_resize_out(out, result.shape)  # type: ignore[arg-type]
         out.as_strided_(result.shape, result.stride())
     return out.copy_(result)
+
+
+def _fills_a_range(tensor: Tensor) -> bool:
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def apart(out: Tensor, *inputs: Tensor) -> None:
+    """Refuses an out= that overlaps itself, or an input where PyTorch can tell: both fill a range without gaps."""
+    if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    if out.numel() == 0 or not _fills_a_range(out):
+        return
+    start, end = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
+    for tensor in inputs:
+        first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()
+        if tensor.device == out.device and first < end and start < last and _fills_a_range(tensor):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
 
 
 def only(self: Tensor, dtypes: tuple[torch.dtype, ...], what: str) -> None:
@@ -127,6 +157,7 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 @composed("aten::masked_select.out")
 def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
     """The same into a tensor, which gets the size."""
+    apart(out, self, mask)
     return into(out, masked_select(self, mask))
 
 

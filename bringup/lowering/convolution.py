@@ -294,6 +294,7 @@ def strides_in_format(sizes: Sequence[int], last: bool) -> tuple[int, ...]:
     >>> strides_in_format((2, 3, 4, 5), True)
     (60, 1, 15, 3)
     """
+    sizes = [max(size, 1) for size in sizes]  # PyTorch's strides, also of an empty tensor
     if not last:
         return tuple(int(s) for s in dense_strides(sizes))
     turned = [int(s) for s in dense_strides((sizes[0], *sizes[2:], sizes[1]))]

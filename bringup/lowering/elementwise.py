@@ -12,7 +12,7 @@ from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.symbolic import IntLike
+from bringup.lowering.symbolic import IntLike, single
 
 #: What formulas see: tensors and numbers as values, everything else as it was given.
 Operand = Any
@@ -80,7 +80,7 @@ def common_loops(k: KernelBuilder, tensors: Sequence[Tensor]) -> tuple[tuple[Axi
     else:
         spread = [t if t is first else t.expand(first.shape) for t in tensors]
         dims = [(first.shape[d], tuple(t.strides[d] for t in spread)) for d in range(first.ndim)]
-        loops = merged(in_memory_order([dim for dim in dims if dim[0] != 1]))
+        loops = merged(in_memory_order([dim for dim in dims if not single(dim[0])]))
     axes = tuple(k.grid(extent) for extent, _ in loops)
     shape = [extent for extent, _ in loops]
     return axes, [t.view(shape, [strides[n] for _, strides in loops]) for n, t in enumerate(tensors)]

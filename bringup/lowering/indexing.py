@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from bringup.ir.dtypes import boolean, int64
+from bringup.ir.dtypes import boolean, int32, int64
 from bringup.ir.expr import AsIndex
 from bringup.ir.index import AxisVar, Index
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor
-from bringup.lowering.registry import lowering
+from bringup.lowering.registry import lowering, new_output
+from bringup.lowering.scalar_types import BY_CODE
 from bringup.lowering.symbolic import IntLike
 
 _T = TypeVar("_T")
@@ -31,6 +32,7 @@ def place(k: KernelBuilder, index: Buffer, at: Sequence[Index], extent: IntLike,
 @lowering("aten::gather")
 def gather(call: Call, self: Tensor, dim: int, index: Tensor, sparse_grad: bool) -> None:
     """y[i, j] = x[index[i, j], j]."""
+    call.apart = True
     x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
     dim %= x.ndim
     k = call.kernel()
@@ -47,6 +49,7 @@ def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
     """y[i, j] = x[index[i], j]."""
     if index.ndim > 1:  # the meta kernel takes it
         raise IndexError("index_select(): Index is supposed to be a vector")
+    call.apart = True
     x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
     dim %= x.ndim
     k = call.kernel()
@@ -58,7 +61,20 @@ def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
     k.launch()
 
 
-@lowering("aten::embedding")
+def _embedding_outputs(weight: Any, indices: Any, *_: Any) -> list[Any]:
+    """As the CPU does; PyTorch's meta kernel is Python, and its complaints are AssertionErrors."""
+    if len(weight[3]) != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if BY_CODE.get(indices[2]) not in (int32, int64):
+        found = BY_CODE[indices[2]].name if indices[2] in BY_CODE else f"scalar type {indices[2]}"
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+            f"but got {found} instead (while checking arguments for embedding)"
+        )
+    return [new_output(weight[2], (*indices[3], weight[3][1]))]
+
+
+@lowering("aten::embedding", outputs=_embedding_outputs)
 def embedding(
     call: Call, weight: Tensor, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
 ) -> None:
@@ -76,6 +92,7 @@ def take(call: Call, self: Tensor, index: Tensor) -> None:
     """Elements of the flattened tensor."""
     if not self.contiguous:
         raise NoKernel("take needs a contiguous tensor")
+    call.apart = True
     flat = self.view((self.numel,), (1,))
     k = call.kernel()
     i = [k.grid(extent) for extent in index.shape]
@@ -132,6 +149,7 @@ def broadcast_shape(shapes: Sequence[tuple[IntLike, ...]]) -> tuple[IntLike, ...
 @lowering("aten::index.Tensor")
 def index(call: Call, self: Tensor, indices: Sequence[Tensor | None]) -> None:
     """Advanced indexing with integers."""
+    call.apart = True
     plan = IndexedDims(self, indices)
     k = call.kernel()
     shape = plan.result_order(plan.shape, [self.shape[d] for d in plan.kept])

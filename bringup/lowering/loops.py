@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bringup.lowering.symbolic import IntLike, hint_of
+from bringup.lowering.symbolic import IntLike, hint_of, single
 
 #: One loop: its extent, and how far each tensor moves per step.
 LoopDim = tuple[IntLike, tuple[IntLike, ...]]
@@ -42,7 +42,7 @@ def merged(dims: Sequence[LoopDim]) -> list[LoopDim]:
     """
     result: list[LoopDim] = []
     for extent, strides in dims:
-        if extent == 1:
+        if single(extent):
             continue
         if result:
             above, steps = result[-1]

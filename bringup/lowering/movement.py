@@ -39,6 +39,7 @@ def dense(call: Call, tensor: Tensor) -> Tensor:
 @lowering("aten::cat")
 def cat(call: Call, tensors: list[Tensor], dim: int) -> None:
     """The tensors one after the other: a copy each into its part of the result."""
+    call.apart = True
     out = call.outs[0]
     dim %= max(out.ndim, 1)
     start: IntLike = 0

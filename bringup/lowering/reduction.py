@@ -11,7 +11,7 @@ from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder
 from bringup.lowering.call import Tensor
 from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.symbolic import IntLike, hint_of, product
+from bringup.lowering.symbolic import IntLike, hint_of, product, single
 
 
 def normalized_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def rows(
     keep = [d for d in range(x.ndim) if d not in dims]
     views = [o.permute(keep) if keepdim else o for o in outs]
     kept_dims = [(x.shape[d], (x.strides[d], *(v.strides[n] for v in views))) for n, d in enumerate(keep)]
-    kept = merged(in_memory_order([dim for dim in kept_dims if dim[0] != 1]))
+    kept = merged(in_memory_order([dim for dim in kept_dims if not single(dim[0])]))
     folded = folded_loops(x, dims)
     axes = tuple(k.grid(extent) for extent, _ in kept)
     shape = [extent for extent, _ in kept]
@@ -75,7 +75,7 @@ def lines(
     tensors = [t if t.ndim else t.view((1,), (1,)) for t in (*inputs, *outs)]
     others = [d for d in range(tensors[0].ndim) if d != dim]
     dims = [(tensors[0].shape[d], tuple(t.strides[d] for t in tensors)) for d in others]
-    loops = merged(in_memory_order([one for one in dims if one[0] != 1]))
+    loops = merged(in_memory_order([one for one in dims if not single(one[0])]))
     axes = tuple(k.grid(extent) for extent, _ in loops)
     extent = tensors[0].shape[dim]
     shape = [*(e for e, _ in loops), extent]
@@ -86,7 +86,7 @@ def lines(
 def folded_loops(x: Tensor, dims: Sequence[int]) -> list[tuple[IntLike, IntLike]]:
     """The folded dimensions of x, merged, the longest contiguous one innermost; at least one loop."""
     dims_of_x = [(x.shape[d], (x.strides[d],)) for d in dims]
-    loops = merged(in_memory_order([dim for dim in dims_of_x if dim[0] != 1]))
+    loops = merged(in_memory_order([dim for dim in dims_of_x if not single(dim[0])]))
     if not loops:
         return [(1, 1)]
     if len(loops) > 1:

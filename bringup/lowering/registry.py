@@ -34,7 +34,8 @@ def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ..
     >>> new_output(6, (2, 3))
     ('new', 6, (2, 3), (3, 1))
     """
-    return ("new", code, tuple(sizes), tuple(int(step) for step in dense_strides(sizes)))
+    steps = dense_strides([max(size, 1) for size in sizes])  # PyTorch's strides, also of an empty tensor
+    return ("new", code, tuple(sizes), tuple(int(step) for step in steps))
 
 
 #: Arguments that repeat what the tensors' shapes say (normalized_shape): a definition does not look at their numbers.

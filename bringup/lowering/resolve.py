@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from bringup.ir.dtypes import NoSuchNumber
 from bringup.ir.index import Index
+from bringup.ir.kernel import Kernel
 from bringup.ir.verify_error import VerifyError
 from bringup.lowering.call import Call, ForeignKernel, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.compile_failure import NotCompiled, refuse
@@ -169,7 +170,7 @@ class Structure:
     fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
 
 
-_FLAG_POINTWISE, _FLAG_RANDOM, _FLAG_REFUSED = 1, 2, 8
+_FLAG_POINTWISE, _FLAG_RANDOM, _FLAG_REFUSED, _FLAG_APART = 1, 2, 8, 16
 _RELATIONS = ("eq", "ne", "lt", "ge", "gt", "le")  # as the core numbers them
 _IMMEDIATE, _TENSOR, _OUTPUT, _TEMPORARY, _SCALAR, _SEED, _OFFSET = range(7)
 _MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
@@ -251,6 +252,14 @@ class Resolver:
         """More ops to answer for."""
         self._lowerings = {**self._lowerings, **lowerings}
 
+    def definition_of(self, op: str) -> tuple[Lowering, int] | None:
+        """How an op is lowered, and how many arguments that takes; None if nobody knows."""
+        return self._lowerings.get(op)
+
+    def load(self, device: int, kernel: Kernel | ForeignKernel) -> Compiled:
+        """A kernel on a device, compiled if nobody has."""
+        return self._load(device, kernel)
+
     def resolve(self, op: str, device: int, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Any:
         """A plan for the call; one that says REFUSED if it has no kernel."""
         start = perf_counter()
@@ -308,7 +317,7 @@ class Resolver:
         launches, temporaries = structure.fill(flat.numbers)
         call = structure.call
         guards = scalar_guards(call.trace)
-        flags = (_FLAG_POINTWISE if call.pointwise else 0) | (_FLAG_RANDOM if call.random else 0)
+        flags = _FLAG_POINTWISE * call.pointwise | _FLAG_RANDOM * call.random | _FLAG_APART * call.apart
         if made is None:
             return self._make_plan(launches, temporaries, guards, flags)
         outputs = [None if output is None else output[1:] for output in made]

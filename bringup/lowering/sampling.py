@@ -7,6 +7,8 @@ out of range, and the kernel's name says what it is about.
 
 from __future__ import annotations
 
+from typing import Any
+
 from bringup.ir.dtypes import float64, int64, uint64
 from bringup.ir.expr import AsIndex, Expr, IndexValue, Where, binary, const
 from bringup.ir.index import AxisVar
@@ -14,8 +16,8 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor
 from bringup.lowering.draws import Draws, checked, exponential_unit, fill, uniform_unit
 from bringup.lowering.random_numbers import integer_limit
-from bringup.lowering.registry import lowering
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.registry import lowering, new_output
+from bringup.lowering.scalar_types import CODE_OF, opmath
 from bringup.lowering.sorting import ascending, deliver, descending, sorted_lines
 from bringup.lowering.symbolic import IntLike, hint_of
 
@@ -35,12 +37,22 @@ def randperm(call: Call, n: int, generator: None) -> None:
     deliver(call, out, 0, places)
 
 
-@lowering("aten::multinomial")
+def _multinomial_outputs(x: Any, num_samples: int, *_: Any) -> list[Any]:
+    """As the CPU does; PyTorch's meta kernel asks less, and where nothing comes out no lowering is asked."""
+    if len(x[3]) not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    return [new_output(CODE_OF[int64], (*x[3][:-1], num_samples))]
+
+
+@lowering("aten::multinomial", outputs=_multinomial_outputs)
 def multinomial(call: Call, self: Tensor, num_samples: int, replacement: bool, generator: None) -> None:
     """Positions drawn with the probabilities of a row, which need not sum to 1."""
+    if call.outs[0].dtype is not int64:
+        raise RuntimeError(f"multinomial expects int64 for out, got: {call.outs[0].dtype}")
     rows, out = _in_rows(self), _in_rows(call.outs[0])
-    # PyTorch's meta kernel leaves these checks to the CPU's.
-    if num_samples <= 0 or not self.dtype.is_float or not 0 < rows.shape[1] <= 1 << 24:
+    if not self.dtype.is_float or not 0 < rows.shape[1] <= 1 << 24:
         raise NoKernel("the CPU says what is wrong with these arguments")
     if not replacement and num_samples > rows.shape[1]:
         raise NoKernel("the CPU says that there are not so many to choose from")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from bringup.ir.dtypes import DType, int64
 from bringup.ir.expr import AsIndex, Binary, Expr, Where, const
 from bringup.ir.index import AxisVar, Index
-from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert, identity
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
@@ -27,9 +26,44 @@ _COMBINES = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax
 def start_from(call: Call, self: Tensor) -> Tensor:
     """The result, filled with what it starts from."""
     out = call.outs[0]
-    if out.memory != self.memory:
+    call.apart = out.memory == self.memory  # in place: an index or source that overlaps it is refused
+    if not call.apart:
         copy(call, out, self)
     return out
+
+
+class _Destinations:
+    """A kernel whose grid points own a line of the result each, so that what meets in a place is combined in order.
+
+    ``extents``: how far the other dimensions go, all of the result or only as far as the index.
+    """
+
+    def __init__(self, call: Call, out: Tensor, dim: int, index: Tensor, extents: Sequence[IntLike]) -> None:
+        self.k, self.dim, self.out = call.kernel(), dim % out.ndim, out
+        self.grid: dict[int, Index] = {d: self.k.grid(extents[d]) for d in range(out.ndim) if d != self.dim}
+        self.target = self.k.update(out, [out.shape[d] if d == self.dim else extents[d] for d in range(out.ndim)])
+        self.positions = self.k.read(index)
+
+    def at(self, along: Index) -> list[Index]:
+        """The place of this grid point, with an index along the dimension that is written by index."""
+        return [along if d == self.dim else self.grid[d] for d in range(self.out.ndim)]
+
+    def send(
+        self,
+        count: IntLike,
+        index_at: Callable[[AxisVar], list[Index]],
+        value: Callable[[list[Index]], Expr],
+        combine: str | None,
+    ) -> None:
+        """Stores value(j) where the index says, for each j in turn, and launches."""
+
+        def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+            position = place(self.k, self.positions, index_at(j), self.out.shape[self.dim])
+            self.k.store(self.target, self.at(position), value(self.at(j)), combine=combine)
+            return ()
+
+        self.k.sequential(count, (), step)
+        self.k.launch()
 
 
 def scatter_into(
@@ -44,23 +78,19 @@ def scatter_into(
     out, index = at_least_1d(out), at_least_1d(index)
     if index.numel == 0:
         return
-    dim %= out.ndim
-    k = call.kernel()
-    others = [d for d in range(out.ndim) if d != dim]
-    at: dict[int, Index] = {d: k.grid(index.shape[d]) for d in others}
-    target = k.update(out, [out.shape[d] if d == dim else index.shape[d] for d in range(out.ndim)])
-    positions = k.read(index)
-    values = k.read(at_least_1d(source), index.shape) if isinstance(source, Tensor) else None
+    to = _Destinations(call, out, dim, index, index.shape)
+    to.send(index.shape[to.dim], to.at, _value(to.k, out, source, index.shape), combine)
 
-    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
-        here = [j if d == dim else at[d] for d in range(out.ndim)]
-        position = place(k, positions, here, out.shape[dim])
-        value = values.at(*here) if values is not None else k.number(source, out.dtype)  # type: ignore[arg-type]
-        k.store(target, [position if d == dim else at[d] for d in range(out.ndim)], value, combine=combine)
-        return ()
 
-    k.sequential(index.shape[dim], (), step)
-    k.launch()
+def _value(
+    k: KernelBuilder, out: Tensor, source: Tensor | Number, shape: Sequence[IntLike]
+) -> Callable[[list[Index]], Expr]:
+    """What a place gets: an element of the source, or the number."""
+    if isinstance(source, Number):
+        number = k.number(source, out.dtype)
+        return lambda here: number
+    values = k.read(at_least_1d(source), shape)
+    return lambda here: values.at(*here)
 
 
 @lowering("aten::scatter.src")
@@ -147,76 +177,40 @@ def filled(call: Call, number: bool | int | float, like: Tensor) -> Tensor:
     return one.view([1] * like.ndim, [0] * like.ndim)
 
 
-def _along(
+def _slices_into(
     call: Call,
     out: Tensor,
     dim: int,
     index: Tensor,
-    value: Callable[[KernelBuilder, list[Index]], Expr],
+    source: Tensor | Number,
     combine: str | None,
-    reads: Callable[[KernelBuilder], None] | None = None,
+    alpha: Number | None = None,
 ) -> None:
-    """out[index[j], …] = value(j, …): whole slices, in the order of j."""
+    """out[index[j], …] = source[j, …] × alpha, or combined with it: whole slices, in the order of j."""
     out, index = at_least_1d(out), at_least_1d(index)
     if index.numel == 0:
         return
-    dim %= out.ndim
-    k = call.kernel()
-    at: dict[int, Index] = {d: k.grid(out.shape[d]) for d in range(out.ndim) if d != dim}
-    target, positions = k.update(out), k.read(index)
-    if reads is not None:
-        reads(k)
+    to = _Destinations(call, out, dim, index, out.shape)
+    shape = [index.shape[0] if d == to.dim else out.shape[d] for d in range(out.ndim)]
+    element = _value(to.k, out, source, shape)
 
-    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
-        position = place(k, positions, [j], out.shape[dim])
-        here = [j if d == dim else at[d] for d in range(out.ndim)]
-        k.store(target, [position if d == dim else at[d] for d in range(out.ndim)], value(k, here), combine=combine)
-        return ()
+    def value(here: list[Index]) -> Expr:
+        x = element(here)
+        return x if alpha is None or alpha.equals(1) else x * to.k.number(alpha, x.dtype)
 
-    k.sequential(index.shape[0], (), step)
-    k.launch()
-
-
-class _Slices:
-    """A source whose slices go to places of the result; its buffer is made inside the kernel."""
-
-    def __init__(self, source: Tensor, shape: Sequence[IntLike]) -> None:
-        self.source, self.shape = at_least_1d(source), shape
-        self.buffer: Buffer | None = None
-
-    def open(self, k: KernelBuilder) -> None:
-        self.buffer = k.read(self.source, self.shape)
-
-    def __call__(self, k: KernelBuilder, here: list[Index]) -> Expr:
-        assert self.buffer is not None
-        return self.buffer.at(*here)
-
-
-def _slices(out: Tensor, dim: int, index: Tensor, source: Tensor) -> _Slices:
-    out, index = at_least_1d(out), at_least_1d(index)
-    shape = [index.shape[0] if d == dim % out.ndim else out.shape[d] for d in range(out.ndim)]
-    return _Slices(source, shape)
+    to.send(index.shape[0], lambda j: [j], value, combine)
 
 
 @lowering("aten::index_add")
 def index_add(call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Number) -> None:
     """Slices added to the slices that the index names."""
-    out = start_from(call, self)
-    slices = _slices(out, dim, index, source)
-
-    def value(k: KernelBuilder, here: list[Index]) -> Expr:
-        x = slices(k, here)
-        return x if alpha.equals(1) else x * k.number(alpha, x.dtype)
-
-    _along(call, out, dim, index, value, "add", slices.open)
+    _slices_into(call, start_from(call, self), dim, index, source, "add", alpha)
 
 
 @lowering("aten::index_copy")
 def index_copy(call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
     """Slices put in the places that the index names."""
-    out = start_from(call, self)
-    slices = _slices(out, dim, index, source)
-    _along(call, out, dim, index, slices, None, slices.open)
+    _slices_into(call, start_from(call, self), dim, index, source, None)
 
 
 @lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
@@ -224,10 +218,8 @@ def index_fill(call: Call, self: Tensor, dim: int, index: Tensor, value: Number 
     """One number in the slices that the index names."""
     out = start_from(call, self)
     if isinstance(value, Tensor):
-        one = value.view([1] * max(out.ndim, 1), [0] * max(out.ndim, 1))
-        slices = _slices(out, dim, index, one)
-        return _along(call, out, dim, index, slices, None, slices.open)
-    return _along(call, out, dim, index, lambda k, here: k.number(value, out.dtype), None)
+        value = value.view([1] * max(out.ndim, 1), [0] * max(out.ndim, 1))
+    _slices_into(call, out, dim, index, value, None)
 
 
 @lowering("aten::index_reduce")
@@ -235,13 +227,11 @@ def index_reduce(
     call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
 ) -> None:
     """prod, mean, amax, amin of the slices that the index sends to the same place."""
-    out = start_from(call, self)
 
     def send(target: Tensor, value: Tensor | None, combine: str | None) -> None:
-        slices = _slices(target, dim, index, source if value is None else value)
-        _along(call, target, dim, index, slices, combine, slices.open)
+        _slices_into(call, target, dim, index, source if value is None else value, combine)
 
-    indexed_reduce(call, out, reduce, include_self, send)
+    indexed_reduce(call, start_from(call, self), reduce, include_self, send)
 
 
 @lowering("aten::_index_put_impl", "aten::index_put")

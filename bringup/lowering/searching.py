@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.ir.dtypes import DType, int64
+from bringup.ir.dtypes import DType, int32, int64
 from bringup.ir.expr import AsIndex, Expr, IndexValue, Load, const
 from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
@@ -12,7 +12,8 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import common_loops
 from bringup.lowering.formulas import binary, false, unary, where
-from bringup.lowering.registry import compute_type, lowering
+from bringup.lowering.registry import compute_type, lowering, new_output
+from bringup.lowering.scalar_types import CODE_OF
 from bringup.lowering.symbolic import IntLike
 
 
@@ -88,7 +89,14 @@ def searchsorted(
     _search(call, sorted_sequence, values, right or side == "right", sorter)
 
 
-@lowering("aten::bucketize.Tensor", "aten::bucketize.Scalar")
+def _bucketize_outputs(values: Any, boundaries: Any, out_int32: bool, right: bool) -> list[Any]:
+    """As the CPU does; PyTorch's meta kernel is Python, and its complaint is an AssertionError without words."""
+    if len(boundaries[3]) != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({len(boundaries[3])})")
+    return [new_output(CODE_OF[int32 if out_int32 else int64], values[3] if values[0] == "t" else ())]
+
+
+@lowering("aten::bucketize.Tensor", "aten::bucketize.Scalar", outputs=_bucketize_outputs)
 def bucketize(call: Call, self: Any, boundaries: Tensor, out_int32: bool, right: bool) -> None:
     """Searchsorted with the values first."""
     _search(call, boundaries, self, right)

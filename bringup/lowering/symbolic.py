@@ -35,7 +35,9 @@ _SYMBOL = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 class Trace:
     """The symbols of one lowering and the guards that its decisions left behind, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, generic: bool = False) -> None:
+        #: Kernels should serve as many sizes as they can, though some would be simpler for this one: see ``single``.
+        self.generic = generic
         self.symbols: dict[str, int] = {}
         self._guards: dict[tuple[str, Index], None] = {}
         #: (scalar slot, relation, number): the scalar compares with the number that way.
@@ -174,6 +176,15 @@ def hint_of(number: IntLike) -> int:
     3
     """
     return number.hint if isinstance(number, Dim) else number
+
+
+def single(extent: IntLike) -> bool:
+    """True if an extent is 1, asked where that saves a loop and changes no meaning; no guard in a generic trace.
+
+    >>> single(1), single(Trace(generic=True).symbol("n", 1))
+    (True, False)
+    """
+    return False if isinstance(extent, Dim) and extent.trace.generic else extent == 1
 
 
 def smaller(a: IntLike, b: IntLike) -> IntLike:

@@ -1,7 +1,7 @@
 """Device time: a described chip's events show that chip's time, by formula, whatever the host needed.
 
-The chip is ``profiles/edge_npu.toml``. A kernel takes its launch cost plus the longer of flops and bytes; a copy over
-the link its latency plus bytes. One process measures every case twice; each case is a test of its own.
+The chip is ``profiles/edge_npu.toml``. An op of its library takes the launch cost plus the longer of flops and bytes; a
+copy over the link its latency plus bytes. One process measures every case twice; each case is a test of its own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ with torch.no_grad():
 def measured(run_python) -> dict[str, list[float]]:
     """Nanoseconds of each case, twice: once with pauses of the host in between."""
     cases = json.dumps({name: case[:2] for name, case in CASES.items()})
-    environment = {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "profile=edge_npu"}
+    environment = {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "profile=edge_npu,mode=library"}
     return json.loads(run_python(MEASURE, cases, env=environment).stdout)
 
 

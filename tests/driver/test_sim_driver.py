@@ -58,16 +58,41 @@ def test_defaults_and_options(make_sim, monkeypatch):
     spec = plain.open(1)
     assert (spec.memory_bytes, spec.partitions, spec.host_offset) == (4 << 30, 1, 0)
     assert spec.host_visible
-    assert spec.host_library
+    assert not spec.host_library
     assert spec.peer_copy
     assert not plain.offers("charge")  # nothing to charge where time is wall time
-    assert not plain.offers("launch")
+    assert plain.offers("launch")
     plain.close(1)
-    other = make_sim(" devices = 3 , memory=64K, mode=kernels,fail=alloc:0,copy:0,seed=7, memory=128K")
+    other = make_sim(" devices = 3 , memory=64K, mode = library,fail=alloc:0,copy:0,seed=7, memory=128K")
     spec = other.open(0)
-    assert (other.device_count(), spec.memory_bytes, spec.host_library) == (3, 128 << 10, False)
+    assert (other.device_count(), spec.memory_bytes, spec.host_library) == (3, 128 << 10, True)
+    assert not other.offers("launch")
     monkeypatch.setenv("BRINGUP_SIM", "devices=5")
     assert make_sim(None, open_devices=False).device_count() == 5
+
+
+@pytest.mark.parametrize("options", ["", "devices=1,memory=64K", "devices=1,bandwidth=1e9,peak_flops.float32=1e9"])
+def test_without_a_compiler_the_default_is_library_mode_and_opening_says_so(make_sim, monkeypatch, options):
+    monkeypatch.setenv("BRINGUP_CC", "no-such-compiler")
+    one = make_sim(options, open_devices=False)
+    assert not one.offers("launch")
+    assert one.struct_address != ctypes.addressof(one._functions())  # the core's open is the one that tells
+    with pytest.warns(RuntimeWarning, match=r"mode=library.*BRINGUP_CC=no-such-compiler") as told:
+        spec = one.open(0)
+        one.close(0)
+        one.open(0)
+    assert len(told) == 1
+    assert spec.host_library
+    one.close(0)
+
+
+@pytest.mark.parametrize(("mode", "library"), [("library", True), ("kernels", False)])
+def test_a_mode_that_is_given_needs_no_compiler_and_no_warning(make_sim, monkeypatch, recwarn, mode, library):
+    monkeypatch.setenv("BRINGUP_CC", "no-such-compiler")
+    one = make_sim(f"mode={mode}", open_devices=False)
+    assert one.open(0).host_library is library
+    assert not recwarn.list
+    one.close(0)
 
 
 def test_another_abi_version_is_refused(sim_library):

@@ -71,7 +71,7 @@ def test_only_kernels_mode_offers_kernels(make_sim):
     for options, offered in [
         ("mode=kernels", True),
         ("mode=library", False),
-        ("", False),
+        ("", True),
         ("mode=kernels,partitions=4", True),  # everything lies in partition 0
         ("mode=kernels,partitions=4,placement=shard", False),
     ]:

@@ -41,7 +41,7 @@ def test_the_spec_of_partitioned_memory(make_sim, parts):
     assert not spec.host_visible
     assert not spec.host_library
     assert not spec.peer_copy
-    single = make_sim("devices=1,memory=4M,partitions=4,placement=single").open(0)
+    single = make_sim("devices=1,memory=4M,partitions=4,placement=single,mode=library").open(0)
     assert single.host_visible
     assert single.host_library
     assert single.default_placement == Placement(SINGLE)

@@ -79,6 +79,10 @@ def _wrong_out(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Ten
     return x * 2
 
 
+def _spoiled_out(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.mul(x, 2 if out is None else 3, out=out)
+
+
 class _WrongGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -111,6 +115,7 @@ _ERRORS: dict[str, Any] = {"error_inputs_func": _error_inputs, "supports_autogra
 OPS = [
     _op("good", _double, inplace_variant=lambda x: x.mul_(2)),
     _op("good_out", _double_out, supports_out=True),
+    _op("cpu_spoils_out", _FromCall(_spoiled_out, _double_out, calls=5), supports_out=True),
     _op("good_random", _noise),
     _op("good_error", _raise, **_ERRORS),
     _op("wrong_value", _FromCall(_double, lambda x: x * 2.001)),

@@ -12,8 +12,8 @@ import torch
 from bringup.kit.gaps import Gap, GapsFileError, default_gaps_file, judge, load_gaps
 from bringup.kit.op_cases import Case, CaseResult, Status, list_cases, load_op_list
 from bringup.kit.op_checks import OpReport, main_ops, run_op_checks
-from bringup.kit.op_compare import Mismatch, check_distribution, compare, tolerance_override
-from bringup.kit.op_samples import copy_to
+from bringup.kit.op_compare import Mismatch, check_distribution, compare, is_as_exact, tolerance_override
+from bringup.kit.op_samples import WIDE, copy_to
 from bringup.kit.op_workers import OpCheckError
 
 BROKEN = "tests.unit.broken_ops:OPS"
@@ -30,7 +30,7 @@ def status_of(report: OpReport, op: str, kind: str = "forward") -> CaseResult:
     return next(r for r in report.results if (r.case.op, r.case.kind) == (op, kind))
 
 
-@pytest.mark.parametrize("op", ["good", "good_out", "good_random"])
+@pytest.mark.parametrize("op", ["good", "good_out", "cpu_spoils_out", "good_random"])
 def test_right_operators_pass(broken: OpReport, op: str) -> None:
     result = status_of(broken, op)
     assert (result.status, result.message, result.samples_run) == (Status.PASS, "", 1)
@@ -245,3 +245,24 @@ def test_distributions_are_told_apart() -> None:
         check_distribution(draw(low=0, high=1), draw(low=0, high=1.5))
     with pytest.raises(Mismatch, match="distributed differently"):
         check_distribution(draw(low=0, high=1), [torch.full((50,), 0.5)] * 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.complex64])
+def test_the_second_opinion_asks_who_is_closer(dtype: torch.dtype) -> None:
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = torch.tensor([1.0, 20.0, 300.0], dtype=wide) * (1 - 2j if dtype.is_complex else 1)
+    unit = torch.finfo(dtype).eps
+
+    def off_by(units: float) -> torch.Tensor:
+        return (exact * (1 + units * unit)).to(dtype)
+
+    assert is_as_exact(off_by(20), off_by(2), exact)
+    assert not is_as_exact(off_by(2), off_by(20), exact)
+    assert not is_as_exact(off_by(20), off_by(2).index_fill(0, torch.tensor(0), float("nan")), exact)
+    assert not is_as_exact(off_by(20), off_by(2).to(wide), exact)
+
+
+def test_in_the_second_opinion_complex_numbers_are_wide_too() -> None:
+    copied = copy_to([torch.ones(2, dtype=torch.complex64), torch.complex64, torch.half, torch.int8], WIDE)
+    assert copied[0].dtype == copied[1] == torch.complex128
+    assert copied[2:] == [torch.float64, torch.int8]

@@ -70,13 +70,15 @@ def test_a_library_op_keeps_the_work_on_the_chip(run_python):
     )
 
 
-def test_sim_has_a_library_and_never_falls_back(run_python):
+def test_sim_compiles_a_kernel_for_each_op(run_python):
     run_python(
         """
         import bringup, torch
 
         torch.randn(8, 8, device="sim").sort().values.cumsum(0)
         assert len(bringup.fallbacks()) == 0
+        torch.linalg.qr(torch.randn(8, 8, device="sim"))  # factorizations have no kernel
+        assert [row.op for row in bringup.fallbacks()] == ["aten::linalg_qr"]
         """,
         env={"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": None},
     )

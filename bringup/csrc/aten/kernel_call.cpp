@@ -8,10 +8,10 @@
 
 #include <map>
 
+#include "aten/launch.h"
 #include "aten/masks.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
-#include "torch/generator.h"
 
 namespace bringup {
 namespace {
@@ -40,7 +40,7 @@ void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack*
   const bool kernels = device.runs_kernels();
   if (op.earlier.isValid() && (op.earlier_is_native || !kernels)) return op.earlier.callBoxed(op.handle, keys, stack);
   // An op that is only a composition stays one, so that its parts may run on the device.
-  if (kernels && !op.handle.hasKernelForDispatchKey(DispatchKey::CPU))
+  if (kernels && !op.handle.hasKernelForDispatchKey(DispatchKey::CPU) && !runs_whole(op.record.name))
     for (DispatchKey composite : {DispatchKey::CompositeExplicitAutogradNonFunctional,
                                   DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd})
       if (op.handle.hasKernelForDispatchKey(composite)) return op.handle.callBoxedForDispatchKey(composite, *stack);
@@ -66,6 +66,7 @@ bool overlaps(const KernelOp& op, const Signature& call, const Plan& plan) {
       if (std::find(call.mutated.begin(), call.mutated.end(), other) != call.mutated.end()) continue;
       const auto status = at::get_overlap_status(output, input);
       if (status == MemOverlapStatus::No || (pointwise && same_geometry(output, input))) continue;
+      if (plan.flags & Plan::kApart) at::assert_no_overlap(output, input);
       if (pointwise) at::assert_no_partial_overlap(output, input);
       if (op.functional) return true;
       if (status != MemOverlapStatus::TooHard) at::assert_no_overlap(output, input);
@@ -83,7 +84,7 @@ void resize(const at::Tensor& tensor, const OutputSpec& spec, bool warn) {
   impl->set_sizes_and_strides(spec.sizes, spec.strides);
 }
 
-void run_functional(KernelOp& op, const Signature& call, const Stack& stack) {
+void run_functional(KernelOp& op, const Signature& call, const Stack& stack, bool same_dtype) {
   Stack inner;
   const auto& arguments = op.record.schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -97,6 +98,8 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack) {
   size_t next = call.mutated.size() - std::min(call.mutated.size(), results.size());
   for (size_t i = 0; next < call.mutated.size(); ++i) {
     at::Tensor target = *call.tensors[call.mutated[next++]];
+    TORCH_CHECK(!same_dtype || target.scalar_type() == results[i].scalar_type(), op.record.name,
+                ": expected out tensor to have dtype ", results[i].scalar_type(), ", but got ", target.scalar_type());
     if (target.sizes() != results[i].sizes())
       resize(target, {target.scalar_type(), results[i].sizes().vec(), results[i].strides().vec()}, /*warn=*/true);
     at::_ops::copy_::redispatch(kKeys, target, results[i], false);
@@ -105,83 +108,21 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack) {
 
 // ---- launching ----
 
-at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(index, spec.nbytes), kKeys,
-                                                         c10::scalarTypeToTypeMeta(spec.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
-  return tensor;
-}
-
-// 0 for a tensor without memory, whatever its offset: nothing of it is touched.
-uint64_t address_of(const at::Tensor& tensor, int64_t extra) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const auto base = reinterpret_cast<uint64_t>(impl->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get());
-  return base == 0 ? 0 : base + static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize() + extra;
-}
-
 using Outputs = c10::SmallVector<at::Tensor, 4>; // undefined where nothing is computed
 
 void launch(const KernelOp& op, Device& device, const Signature& call, const Plan& plan, const Outputs& outputs) {
-  const auto stream = current_stream(call.device);
-  c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
-  for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(call.device, nbytes));
-  PhiloxState random{0, 0};
+  c10::SmallVector<PhiloxState, 1> draws;
   if (plan.flags & Plan::kRandom) {
     std::optional<at::Generator> given;
     if (call.generator && call.generator->isGenerator()) given = call.generator->toGenerator();
-    random = generator_for(given, call.device).reserve();
+    draws.push_back(generator_for(given, call.device).reserve());
   }
-  c10::SmallVector<uint64_t, 24> args;
-  for (const KernelLaunch& kernel : plan.launches) {
-    if (kernel.units == 0) continue;
-    args.assign(kernel.args.begin(), kernel.args.end());
-    for (const Patch& patch : kernel.patches) {
-      uint64_t& arg = args[patch.position];
-      switch (patch.source) {
-        case Source::tensor:
-          arg = address_of(*call.tensors[patch.slot], patch.extra);
-          break;
-        case Source::output:
-          arg = address_of(outputs[patch.slot], patch.extra);
-          break;
-        case Source::temporary:
-          arg = reinterpret_cast<uint64_t>(temporaries[patch.slot].get()) + patch.extra;
-          break;
-        case Source::number:
-          arg = call.numbers[patch.slot].bits(static_cast<c10::ScalarType>(patch.extra & ~kWrap), patch.extra & kWrap);
-          break;
-        case Source::seed:
-          arg = random.seed;
-          break;
-        case Source::offset:
-          arg = random.offset;
-          break;
-        case Source::immediate:
-          break;
-      }
-    }
-    uint32_t finished = 0;
-    bringup_launch work{};
-    work.args = args.data();
-    work.arg_count = static_cast<uint32_t>(args.size());
-    work.address_count = kernel.address_count;
-    work.grid = kernel.units;
-    work.flops = kernel.flops;
-    work.bytes = kernel.bytes;
-    work.finished = &finished;
-    try {
-      device.launch(kernel.kernel, work, stream);
-    } catch (const Error& error) {
-      // Work that ran at once is this op's; a late report is of an op that was queued before.
-      if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, op.record.name, ": ", error.what());
-      raise(error);
-    }
-  }
+  launch_plan(op.record.name.c_str(), device, plan, {call.device, call.tensors, call.numbers, outputs, draws});
 }
 
 void run(KernelOp& op, Device& device, const Signature& call, const BoundPlan& bound, Stack* stack, bool known) {
   for (const auto& [slot, spec] : bound.resizes) resize(*call.tensors[slot], spec, /*warn=*/known); // else meta did
-  const bool functional = !call.mutated.empty() && (bound.functional || overlaps(op, call, *bound.plan));
+  const bool functional = !call.mutated.empty() && (overlaps(op, call, *bound.plan) || bound.functional);
   Outputs outputs;
   for (const auto& result : bound.results) {
     if (result.constant) outputs.emplace_back();
@@ -189,7 +130,7 @@ void run(KernelOp& op, Device& device, const Signature& call, const BoundPlan& b
       outputs.push_back(spec.slot >= 0 ? *call.tensors[spec.slot] : new_tensor(call.device, spec));
   }
   if (C10_UNLIKELY(functional))
-    run_functional(op, call, *stack);
+    run_functional(op, call, *stack, bound.same_dtype);
   else
     launch(op, device, call, *bound.plan, outputs);
 
@@ -280,7 +221,7 @@ KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> fu
 
 void register_kernel(const std::string& overload, const std::string& functional, bool own_outputs) {
   std::lock_guard<std::mutex> lock(kernels().mutex);
-  if (kernels().ops.count(overload)) return;
+  if (kernels().ops.count(overload) || has_foreign_kernel(find_op(overload))) return; // what a user registers counts
   auto op = std::make_unique<KernelOp>(find_op(overload),
                                        functional.empty() ? std::nullopt : std::optional(find_op(functional)));
   op->own_outputs = own_outputs;

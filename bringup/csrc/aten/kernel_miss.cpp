@@ -146,6 +146,7 @@ SharedPlan functional_plan(const KernelOp& op, const Signature& call) {
   auto bound = std::make_shared<BoundPlan>();
   bound->plan = std::make_shared<const Plan>();
   bound->functional = true;
+  bound->same_dtype = !op.in_place;
   const size_t returns = op.record.schema.returns().size();
   for (size_t i = 0; i < returns; ++i) {
     const uint32_t slot = call.mutated[call.mutated.size() - returns + i]; // out= tensors are the last arguments

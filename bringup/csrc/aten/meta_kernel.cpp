@@ -1,9 +1,11 @@
-// PyTorch's own C++ meta kernels, behind the Python ones that `import torch` puts in front of many of them.
+// What the dispatcher keeps but does not show: who registered a kernel, and kernels behind the newest.
 //
-// Those in Python cost 60 µs for an add (the C++ ones 2) and word their errors differently from the CPU's. The
-// dispatcher keeps what was overridden (OperatorEntry::kernels_, newest first), but shows only the newest; an explicit
-// instantiation may name a private member, and that is how it is reached. The same in torch 2.11 to 2.13.
+// PyTorch's own C++ meta kernels stand behind Python ones that `import torch` puts in front of many of them. Those cost
+// 60 µs for an add (the C++ ones 2) and word their errors differently from the CPU's. All are in
+// OperatorEntry::kernels_, newest first; an explicit instantiation may name a private member, and that is how it is
+// reached. The same in torch 2.11 to 2.13.
 #include "aten/kernel_call.h"
+#include "aten/own_kernels.h"
 
 namespace bringup {
 namespace {
@@ -22,6 +24,12 @@ template struct Reach<Definition, &c10::OperatorHandle::operatorDef_>;
 template struct Reach<Registered, &c10::impl::OperatorEntry::kernels_>;
 
 } // namespace
+
+bool has_foreign_kernel(const c10::OperatorHandle& op) {
+  const auto& kernels = (op.*reach(Definition()))->op.*reach(Registered());
+  const auto found = kernels.find(c10::DispatchKey::PrivateUse1);
+  return found != kernels.end() && !found->second.empty() && found->second.front().debug != kOwnKernel;
+}
 
 c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op) {
   const auto& kernels = (op.*reach(Definition()))->op.*reach(Registered());

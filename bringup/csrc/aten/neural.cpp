@@ -64,24 +64,26 @@ bool has_attention_kernels(const Tensor& tensor) {
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
 
-// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix.
+// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix. Sizes may
+// be symbolic: torch.compile asks, too.
 bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                             bool gqa) {
   constexpr int64_t most_features = 512;
   for (const Tensor* tensor : {&query, &key, &value})
-    if (tensor->dim() != 4 || tensor->numel() == 0 || tensor->layout() != c10::kStrided ||
+    if (tensor->dim() != 4 || tensor->sym_numel() == 0 || tensor->layout() != c10::kStrided ||
         tensor->device() != query.device() || tensor->scalar_type() != query.scalar_type() ||
-        tensor->size(0) != query.size(0) || tensor->size(3) > most_features)
+        tensor->sym_size(0) != query.sym_size(0) || tensor->sym_size(3) > most_features)
       return false;
   const auto type = query.scalar_type();
   if (type != at::kFloat && type != at::kDouble && type != at::kHalf && type != at::kBFloat16) return false;
+  const auto heads = query.sym_size(1), key_heads = key.sym_size(1), keys = key.sym_size(2);
   if (mask) {
-    if (mask->requires_grad() || mask->device() != query.device() || mask->numel() == 0) return false;
-    const std::array<int64_t, 4> scores = {query.size(0), query.size(1), query.size(2), key.size(2)};
-    if (!at::is_expandable_to(mask->sizes(), scores)) return false; // the composite says what is wrong
+    if (mask->requires_grad() || mask->device() != query.device() || mask->sym_numel() == 0) return false;
+    const std::array<c10::SymInt, 4> scores = {query.sym_size(0), heads, query.sym_size(2), keys};
+    if (!at::is_expandable_to(mask->sym_sizes(), c10::SymIntArrayRef(scores))) return false; // the composite says why
   }
-  const bool same_heads = query.size(1) == key.size(1), shared_heads = gqa && query.size(1) % key.size(1) == 0;
-  return key.size(1) == value.size(1) && key.size(2) == value.size(2) && query.size(3) == key.size(3) &&
+  const bool same_heads = heads == key_heads, shared_heads = gqa && heads % key_heads == 0;
+  return key_heads == value.sym_size(1) && keys == value.sym_size(2) && query.sym_size(3) == key.sym_size(3) &&
          (same_heads || shared_heads);
 }
 
@@ -145,7 +147,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
   const auto none = at::empty({0}, query.options().dtype(at::kLong));
   if (has_attention_kernels(query)) {
     auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
-    return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), drawn, none, none};
+    // Two 0-dim tensors, as PyTorch's meta kernel says: compiled graphs keep them for the backward pass.
+    const bool drew = drawn.numel() == 2;
+    const Tensor seed = drew ? drawn.select(0, 0) : at::empty({}, none.options());
+    const Tensor offset = drew ? drawn.select(0, 1) : seed;
+    return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), seed, offset, none};
   }
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "fused attention on ", query.device(),
                               " has no dropout: scaled_dot_product_attention chooses the math form by itself");
@@ -172,12 +178,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
 std::tuple<Tensor, Tensor, Tensor, Tensor> fused_attention_backward(
     const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
     std::array<bool, 4> wanted, const Tensor& output, const Tensor& logsumexp, const Tensor&, const Tensor&,
-    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor& drawn, const Tensor&,
+    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor& seed, const Tensor& offset,
     std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
                               query.device(), " is not available: choose SDPBackend.MATH");
   if (has_attention_kernels(query)) {
     const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
+    const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
     auto [dq, dk, dv] = attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
                                            scale_of(query, scale));
     return {dq, dk, dv, Tensor()};

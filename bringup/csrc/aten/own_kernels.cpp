@@ -27,7 +27,7 @@ c10::OperatorName operator_name(const std::string& full) {
 void enter(const std::string& name, OwnKernel& own) {
   own.registration.reset();
   own.registration.emplace(c10::Dispatcher::singleton().registerImpl(operator_name(name), c10::DispatchKey::PrivateUse1,
-                                                                     own.kernel, std::nullopt, nullptr, "bringup"));
+                                                                     own.kernel, std::nullopt, nullptr, kOwnKernel));
 }
 
 } // namespace
@@ -43,9 +43,6 @@ void register_own_kernels() {
 }
 
 ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route) {
-  const auto op = c10::Dispatcher::singleton().findOp(operator_name(name));
-  TORCH_CHECK_VALUE(own_kernels().count(name) || !op || !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1),
-                    name, " has a kernel on the device that cannot be replaced");
   OwnKernel& own = own_kernels()[name];
   ReplacedKernel earlier{std::exchange(own.kernel, std::move(kernel)), registered_routes()[name]};
   enter(name, own);

@@ -7,6 +7,9 @@
 
 namespace bringup {
 
+// What the dispatcher notes as the origin of these kernels.
+constexpr const char* kOwnKernel = "bringup";
+
 // Notes a kernel ("aten::add.Tensor") before attach(), which registers it. `route` is what routes() says of the op.
 void own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route);
 template <class FuncType, FuncType* function>
@@ -21,6 +24,10 @@ struct ReplacedKernel {
   std::string route;
 };
 ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route);
+
+// Composites that are not taken apart: mode.values and conj_physical_ ask for a device type they know, mv would read a
+// result it overwrites.
+bool runs_whole(const std::string& overload);
 
 // Takes our kernel away, if there is one: somebody registers another that is made of other ops.
 void give_up_own_kernel(const std::string& name);

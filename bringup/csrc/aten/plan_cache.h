@@ -27,6 +27,7 @@ struct BoundPlan {
   std::vector<Result> results;
   std::vector<Resize> resizes;
   bool functional = false; // the plan would write over what it still has to read: the functional form runs instead
+  bool same_dtype = false; // no meta kernel has looked at an out=: it must have the result's dtype
 
   bool refused() const { return !plan || (plan->flags & Plan::kRefused); }
   bool serves(const Signature& call) const {

@@ -38,11 +38,6 @@ bool keeps_composite(const std::string& name) {
   return ops.count(name) > 0;
 }
 
-// Composites that run whole: the first two ask for a device type they know, mv would read a result it overwrites.
-bool runs_whole(const std::string& full) {
-  return full == "aten::mode.values" || full == "aten::conj_physical_" || full == "aten::mv";
-}
-
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
                               Registry::get().type_name, " devices; dequantize() first, or keep the tensor on the CPU");
@@ -54,6 +49,10 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
 }
 
 } // namespace
+
+bool runs_whole(const std::string& overload) {
+  return overload == "aten::mode.values" || overload == "aten::conj_physical_" || overload == "aten::mv";
+}
 
 void register_library_ops() {
   static auto* libraries = new std::deque<torch::Library>(); // a deque: references into it stay good

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "aten/kernel_call.h"
+#include "aten/launch.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "python/bindings.h"
@@ -233,6 +234,26 @@ void bind_kernels(py::module_& module) {
   });
   module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
              py::arg("outputs") = py::none());
+  py::class_<GraphPlan, std::shared_ptr<GraphPlan>>(module, "GraphPlan")
+      .def(py::init([](const Plan& plan, int device, size_t tensors, size_t numbers) {
+             return std::make_shared<GraphPlan>(plan, static_cast<c10::DeviceIndex>(device), tensors, numbers);
+           }),
+           py::arg("plan"), py::arg("device"), py::arg("tensors"), py::arg("numbers") = 0)
+      .def(
+          "run",
+          [](const GraphPlan& graph, const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& numbers,
+             const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
+            std::vector<PhiloxState> states;
+            for (const auto& [seed, offset] : draws) states.push_back({seed, offset});
+            py::gil_scoped_release no_gil;
+            return translated([&] { return graph.run(tensors, numbers, std::move(states)); });
+          },
+          py::arg("tensors"), py::arg("numbers") = std::vector<at::Tensor>(),
+          py::arg("draws") = std::vector<std::pair<uint64_t, uint64_t>>());
+  module.def("reserve_draw", [](int device) {
+    const PhiloxState state = generator_for(std::nullopt, static_cast<c10::DeviceIndex>(device)).reserve();
+    return std::make_pair(state.seed, state.offset);
+  });
   module.def("set_kernel_resolver", &resolve_with);
   module.def("before_first_use", [](py::object function) {
     first_use = new py::object(std::move(function));

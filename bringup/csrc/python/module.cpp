@@ -240,6 +240,7 @@ PYBIND11_MODULE(_C, module) {
 
   bind_storages(module);
   bind_kernels(module);
+  bind_jit(module);
 }
 
 } // namespace bringup

@@ -7,7 +7,7 @@ Options (environment variable ``BRINGUP_SIM``, comma-separated, the later of two
 ===============  =====================================================================================================
 devices          1 to 64 (default 2)
 memory           per device, with K, M or G (default 4G); partitions share it evenly
-mode             ``library`` (ATen's CPU kernels on device memory) or ``kernels`` (bringup's, compiled for this CPU)
+mode             ``kernels`` (default: bringup's, compiled for this CPU) or ``library`` (ATen's, on device memory)
 threads          cores that share the work of one large kernel (default: all this process may use)
 trap             1: host code that touches device memory by its device address gets a ``HostAccessError``
 partitions       memory partitions (default 1: flat); ``placement`` single, shard or replicate; ``shard_block`` bytes
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.driver_abi import CDriver, DriverError
 
 if TYPE_CHECKING:
+    from bringup.driver import DeviceSpec
     from bringup.driver_struct import DriverStruct
 
 _FROM_THE_HOST = ("target", "compile")
@@ -49,17 +50,40 @@ class Driver(CDriver):
     name = "sim"
     library = Path(__file__).with_name("_sim.so")
 
+    #: Why there are no kernels although nobody asked for another mode; empty if there are.
+    _no_compiler = ""
+
     def __init__(self, options: str | None = None) -> None:
         self._given = os.environ.get("BRINGUP_SIM", "") if options is None else options
 
     def options(self) -> str:
-        """What the C library receives: a profile is replaced by its numbers, which come first and can be overridden."""
+        """What the C library receives: a profile is replaced by its numbers, which come first and can be overridden.
+
+        Without a C compiler the default mode is ``library``.
+        """
         items = [item.strip() for item in self._given.split(",")]
-        profiles = [item.partition("=")[2].strip() for item in items if item.partition("=")[0].strip() == "profile"]
-        if not profiles:
-            return self._given
-        rest = [item for item in items if item.partition("=")[0].strip() != "profile"]
-        return ",".join([*_profile_options(profiles[-1]), *rest])
+        keys = [item.partition("=")[0].strip() for item in items]
+        profiles = [item.partition("=")[2].strip() for key, item in zip(keys, items) if key == "profile"]
+        chosen = _profile_options(profiles[-1]) if profiles else []
+        chosen += [item for key, item in zip(keys, items) if key != "profile"]
+        if "mode" not in keys:
+            self._no_compiler = _why_no_compiler()
+            chosen += ["mode=library"] if self._no_compiler else []
+        return ",".join(chosen)
+
+    def open(self, device: int) -> DeviceSpec:
+        """Also tells that there is no compiler: only now, as ``import torch`` alone is no reason to warn."""
+        if self._no_compiler:
+            import warnings
+
+            warnings.warn(
+                f"sim runs ATen's CPU kernels (mode=library), because there is {self._no_compiler}. "
+                "BRINGUP_SIM=mode=library says that this is meant.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._no_compiler = ""
+        return super().open(device)
 
     # ---- kernels: written in C for the host's compiler, loaded and run by the library ----
     def target(self) -> str:
@@ -86,13 +110,25 @@ class Driver(CDriver):
 
     def _written_in_python(self, method: str) -> bool:
         # The core calls neither, so its struct stays the library's own: no call of an eager op goes through Python.
-        return method not in _FROM_THE_HOST and super()._written_in_python(method)
+        if method in _FROM_THE_HOST or (method == "open" and type(self).open is Driver.open and not self._no_compiler):
+            return False
+        return super()._written_in_python(method)
 
     def _load_library(self) -> DriverStruct:
         struct = super()._load_library()
         if [item for item in self._given.replace(" ", "").split(",") if item.startswith("trap=")][-1:] == ["trap=1"]:
             _raise_on_host_access(self.library_path)
         return struct
+
+
+def _why_no_compiler() -> str:
+    from bringup.targets.toolchain import CompilerMissing, find_compiler
+
+    try:
+        find_compiler()
+    except CompilerMissing as reason:
+        return str(reason)
+    return ""
 
 
 def _profile_options(name: str) -> list[str]:

@@ -185,7 +185,7 @@ static char *trim(char *text) {
 
 /* Where a key comes twice the later one counts: a user's options follow a profile's. */
 int32_t sim_parse_options(const char *text, sim_options *o) {
-  *o = (sim_options){.devices = 2, .memory = 4ull << 30, .library = 1, .threads = cores(), .partitions = 1};
+  *o = (sim_options){.devices = 2, .memory = 4ull << 30, .threads = cores(), .partitions = 1};
   o->placement = (bringup_placement){.kind = BRINGUP_SINGLE, .block = 64};
   snprintf(o->name, sizeof o->name, "bringup sim");
   char *copy = strdup(text ? text : "");

@@ -224,6 +224,13 @@ def test_fma_specials():
         assert fma(f(INF), f(2), f(1), dtype) == INF
         assert math.copysign(1, float(fma(f(-1), f(0), f(-0.0), dtype))) == -1
         assert fma(f(3), f(4), f(5), dtype) == 17
+        # A finite product stays finite, also one that float64 cannot hold.
+        large = f(np.finfo(f).max)
+        for sign in (1, -1):
+            assert fma(large, f(sign * 4), f(-INF), dtype) == -INF
+            assert fma(large, f(sign * 4), f(INF), dtype) == INF
+        assert np.isnan(fma(large, f(4), f(np.nan), dtype))
+        assert fma(large, f(4), f(-large), dtype) == INF
 
 
 def test_every_op_runs_on_every_type_it_takes():

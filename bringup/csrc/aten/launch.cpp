@@ -1,0 +1,115 @@
+// Launching what a plan says: addresses, numbers and random draws of one call are filled in, and the driver is called.
+#include "aten/launch.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include "torch/allocator.h"
+#include "torch/context.h"
+
+namespace bringup {
+
+at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(index, spec.nbytes), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                         c10::scalarTypeToTypeMeta(spec.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+  return tensor;
+}
+
+namespace {
+
+// 0 for a tensor without memory, whatever its offset: nothing of it is touched.
+uint64_t address_of(const at::Tensor& tensor, int64_t extra) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const auto base = reinterpret_cast<uint64_t>(impl->unsafe_storage().unsafeGetStorageImpl()->data_ptr().get());
+  return base == 0 ? 0 : base + static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize() + extra;
+}
+
+} // namespace
+
+void launch_plan(const char* label, Device& device, const Plan& plan, const Given& given) {
+  const auto stream = current_stream(given.device);
+  c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
+  for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(given.device, nbytes));
+  c10::SmallVector<uint64_t, 24> args;
+  for (const KernelLaunch& kernel : plan.launches) {
+    if (kernel.units == 0) continue;
+    args.assign(kernel.args.begin(), kernel.args.end());
+    for (const Patch& patch : kernel.patches) {
+      uint64_t& arg = args[patch.position];
+      switch (patch.source) {
+        case Source::tensor:
+          arg = address_of(*given.tensors[patch.slot], patch.extra);
+          break;
+        case Source::output:
+          arg = address_of(given.outputs[patch.slot], patch.extra);
+          break;
+        case Source::temporary:
+          arg = reinterpret_cast<uint64_t>(temporaries[patch.slot].get()) + patch.extra;
+          break;
+        case Source::number:
+          arg = given.numbers[patch.slot].bits(static_cast<c10::ScalarType>(patch.extra & ~kWrap), patch.extra & kWrap);
+          break;
+        case Source::seed:
+          arg = given.draws[patch.slot].seed;
+          break;
+        case Source::offset:
+          arg = given.draws[patch.slot].offset;
+          break;
+        case Source::immediate:
+          break;
+      }
+    }
+    uint32_t finished = 0;
+    bringup_launch work{};
+    work.args = args.data();
+    work.arg_count = static_cast<uint32_t>(args.size());
+    work.address_count = kernel.address_count;
+    work.grid = kernel.units;
+    work.flops = kernel.flops;
+    work.bytes = kernel.bytes;
+    work.finished = &finished;
+    try {
+      device.launch(kernel.kernel, work, stream);
+    } catch (const Error& error) {
+      // Work that ran at once is this op's; a late report is of an op that was queued before.
+      if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, label, ": ", error.what());
+      raise(error);
+    }
+  }
+}
+
+GraphPlan::GraphPlan(Plan plan, c10::DeviceIndex device, size_t tensors, size_t numbers)
+    : plan_(std::move(plan)), device_(device), tensors_(tensors), numbers_(numbers) {
+  plan_.flags |= Plan::kRandom; // as many draws as it names
+  if (!plan_.outputs) plan_.outputs.emplace();
+  plan_.check("graph", tensors, numbers, plan_.outputs->size());
+  for (OutputSpec& spec : *plan_.outputs)
+    spec.nbytes = at::detail::computeStorageNbytes(spec.sizes, spec.strides, c10::elementSize(spec.dtype));
+  for (const KernelLaunch& launch : plan_.launches)
+    for (const Patch& patch : launch.patches)
+      if (patch.source == Source::seed || patch.source == Source::offset) draws_ = std::max(draws_, patch.slot + 1);
+}
+
+std::vector<at::Tensor> GraphPlan::run(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& numbers,
+                                       std::vector<PhiloxState> draws) const {
+  TORCH_CHECK_VALUE(tensors.size() == tensors_ && numbers.size() == numbers_, "this graph takes ", tensors_,
+                    " tensors and ", numbers_, " numbers, not ", tensors.size(), " and ", numbers.size());
+  const c10::Device where(kDeviceType, device_);
+  c10::SmallVector<const at::Tensor*, 32> given;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.device() == where, "this graph runs on ", where, ", not on ", tensor.device());
+    given.push_back(&tensor);
+  }
+  c10::SmallVector<Number, 4> values;
+  for (const at::Tensor& number : numbers) {
+    TORCH_CHECK_VALUE(number.is_cpu() && number.dim() == 0, "a number of a graph is a 0-dim tensor on the CPU");
+    values.push_back(Number::of(number));
+  }
+  while (draws.size() < draws_) draws.push_back(generator_for(std::nullopt, device_).reserve());
+  std::vector<at::Tensor> outputs;
+  for (const OutputSpec& spec : *plan_.outputs) outputs.push_back(new_tensor(device_, spec));
+  launch_plan("graph", device_at(device_), plan_, {device_, given, values, outputs, draws});
+  return outputs;
+}
+
+} // namespace bringup

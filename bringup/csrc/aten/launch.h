@@ -1,0 +1,42 @@
+// Launching what a plan says: addresses, numbers and random draws of one call are filled in, and the driver is called.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "aten/plan.h"
+#include "runtime/device.h"
+#include "torch/generator.h"
+
+namespace bringup {
+
+// What the launches of a plan are filled in with.
+struct Given {
+  c10::DeviceIndex device;
+  c10::ArrayRef<const at::Tensor*> tensors;
+  c10::ArrayRef<Number> numbers;
+  c10::ArrayRef<at::Tensor> outputs;
+  c10::ArrayRef<PhiloxState> draws; // one per random call
+};
+
+// `label` names the op in the error of an index out of range.
+void launch_plan(const char* label, Device& device, const Plan& plan, const Given& given);
+
+at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec);
+
+// A whole graph, ready to run: the plan's outputs and its arena are new at each run.
+class GraphPlan {
+ public:
+  GraphPlan(Plan plan, c10::DeviceIndex device, size_t tensors, size_t numbers);
+
+  // `draws` that are not given are reserved here, in order.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& numbers,
+                              std::vector<PhiloxState> draws) const;
+
+ private:
+  Plan plan_;
+  c10::DeviceIndex device_;
+  size_t tensors_, numbers_;
+  uint32_t draws_ = 0; // random calls whose seed and offset the launches use
+};
+
+} // namespace bringup

@@ -1,0 +1,272 @@
+// A CompilationGroup at run time: compiled once per signature of its inputs, run op by op where that would be wrong.
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/jit/runtime/custom_operator.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
+
+#include <bit>
+#include <map>
+
+#include "jit/grouping.h"
+#include "python/bindings.h"
+#include "torch/context.h"
+
+namespace py = pybind11;
+
+namespace bringup {
+namespace {
+
+using GraphPtr = std::shared_ptr<torch::jit::Graph>;
+using Inputs = at::ArrayRef<c10::IValue>;
+using Tensors = std::vector<at::Tensor>;
+using Key = std::vector<int64_t>;
+
+// A program whose inputs never repeat would otherwise compile for ever.
+constexpr size_t kMostSignatures = 64;
+
+// Tensors that are more than their bytes: subclasses, and what function transforms wrap.
+constexpr c10::DispatchKeySet kWrapped({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                        c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+
+// ---- the signature ----
+
+// The inputs of a call as words that are equal where the same code serves; `reason` says why none does.
+struct Signature {
+  Key key;
+  c10::Device device{c10::kCPU}; // of the tensors
+  const char* reason = nullptr;
+
+  Signature(Inputs inputs, const JitSettings& settings) {
+    bool tensors = false;
+    for (const c10::IValue& input : inputs) {
+      if (input.isTensor()) {
+        add(input.toTensor(), !tensors);
+        tensors = true;
+      } else if (input.isList()) {
+        words({-5, static_cast<int64_t>(input.toListRef().size())});
+        for (const c10::IValue& item : input.toListRef()) add(item);
+      } else {
+        add(input);
+      }
+      if (reason) return;
+    }
+    words({device.is_cpu() ? -1 : device.index(), static_cast<int64_t>(c10::get_default_dtype_as_scalartype())});
+    const int from_first = device.index() - settings.first_device;
+    if (!tensors) reason = "no input is a tensor";
+    if (!device.is_cpu() && (device.type() != kDeviceType || from_first < 0 || from_first >= settings.device_count))
+      reason = "its inputs are on a device of another driver";
+    if (at::autocast::is_autocast_enabled(device.type())) reason = "autocast is on";
+    if (c10::impl::TorchDispatchModeTLS::any_modes_set()) reason = "a dispatch mode is active";
+  }
+
+ private:
+  void words(std::initializer_list<int64_t> values) { key.insert(key.end(), values); }
+
+  void add(const c10::IValue& value) {
+    if (value.isNone())
+      words({-1});
+    else if (value.isDouble())
+      words({-2, std::bit_cast<int64_t>(value.toDouble())});
+    else if (value.isBool())
+      words({-3, value.toBool()});
+    else if (value.isInt())
+      words({-4, value.toInt()});
+    else
+      reason = "an input is neither a tensor nor a number";
+  }
+
+  void add(const at::Tensor& tensor, bool first) {
+    if (!tensor.defined())
+      reason = "an input is undefined";
+    else if (tensor.key_set().has_any(kWrapped))
+      reason = "an input is a tensor subclass or inside a function transform";
+    else if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg() ||
+             tensor._is_zerotensor())
+      reason = "an input is not a plain strided tensor";
+    else if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+      reason = "an input is a number that takes part in type promotion as one";
+    else if (tensor._fw_grad(0).defined() || (c10::GradMode::is_enabled() && tensor.requires_grad()))
+      reason = "an input requires a gradient";
+    else if (!first && tensor.device() != device)
+      reason = "its inputs are on several devices";
+    if (reason) return;
+    device = tensor.device();
+    words({static_cast<int64_t>(tensor.scalar_type()), tensor.dim()});
+    key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+    key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+};
+
+// ---- code for a signature: a Python function ----
+
+py::object* compiler = nullptr; // never freed: its last call may be while the interpreter ends
+
+struct Compiled {
+  py::object function;
+  std::string refusal; // why there is none
+
+  Compiled(py::object function, std::string refusal) : function(std::move(function)), refusal(std::move(refusal)) {}
+  Compiled(const Compiled&) = delete;
+  ~Compiled() { // graphs may outlive the interpreter
+    if (!Py_IsInitialized()) {
+      function.release();
+      return;
+    }
+    py::gil_scoped_acquire gil;
+    function = py::object();
+  }
+};
+using CompiledPtr = std::shared_ptr<const Compiled>;
+
+template <class F>
+auto with_gil(F&& work) -> decltype(work()) {
+  py::gil_scoped_acquire gil;
+  try {
+    return work();
+  } catch (const py::error_already_set& error) {
+    throw std::runtime_error(error.what()); // the JIT keeps only the text of an error
+  }
+}
+
+CompiledPtr compile(const GraphPtr& graph, Inputs inputs, int device) {
+  return with_gil([&] {
+    py::list arguments;
+    for (const c10::IValue& input : inputs) arguments.append(torch::jit::toPyObject(input));
+    py::object made = (*compiler)(graph->copy(), arguments, device);
+    const bool refused = py::isinstance<py::str>(made);
+    const std::string refusal = refused ? made.cast<std::string>() : "";
+    return std::make_shared<const Compiled>(refused ? py::object() : std::move(made), refusal);
+  });
+}
+
+// ---- the group ----
+
+class Group {
+ public:
+  explicit Group(GraphPtr graph) : graph_(std::move(graph)), code_(graph_, group_kind().toQualString()) {}
+
+  struct Counts {
+    int64_t calls = 0, compiled = 0;
+    std::map<std::string, int64_t> op_by_op; // calls that ran that way, by their reason
+  };
+  Counts counts() {
+    std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+  void run(torch::jit::Stack& stack) {
+    const Inputs inputs = Inputs(stack).slice(stack.size() - graph_->inputs().size());
+    const auto settings = jit_settings();
+    std::string reason = "bringup.jit is disabled";
+    CompiledPtr compiled;
+    if (settings) {
+      const Signature signature(inputs, *settings);
+      if (!signature.reason)
+        compiled = compiled_for(signature.key, inputs,
+                                signature.device.is_cpu() ? settings->device : signature.device.index());
+      reason = signature.reason ? signature.reason : compiled->refusal;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      ++counts_.calls;
+      if (!reason.empty()) ++counts_.op_by_op[reason];
+    }
+    if (!reason.empty()) {
+      torch::jit::InterpreterState(code_).run(stack);
+      return;
+    }
+    Tensors tensors;
+    for (const c10::IValue& input : inputs)
+      if (input.isTensor()) tensors.push_back(input.toTensor());
+    c10::NoGradGuard no_grad;
+    Tensors outputs = with_gil([&] { return compiled->function(*py::cast(tensors)).cast<Tensors>(); });
+    TORCH_CHECK(outputs.size() == graph_->outputs().size(), "a compiled group gave ", outputs.size(),
+                " tensors instead of ", graph_->outputs().size());
+    torch::jit::drop(stack, inputs.size());
+    for (at::Tensor& output : outputs) stack.emplace_back(std::move(output));
+  }
+
+ private:
+  CompiledPtr known(const Key& key) {
+    static const auto too_many =
+        std::make_shared<const Compiled>(py::object(), "it has been called with too many signatures");
+    std::lock_guard lock(mutex_);
+    const auto found = compiled_.find(key);
+    if (found != compiled_.end()) return found->second;
+    return compiled_.size() < kMostSignatures ? nullptr : too_many;
+  }
+
+  CompiledPtr compiled_for(const Key& key, Inputs inputs, int device) {
+    if (auto found = known(key)) return found;
+    Blocking without_gil; // the thread that compiles needs it
+    std::lock_guard one_compiles(compiling_);
+    if (auto found = known(key)) return found;
+    CompiledPtr made = compile(graph_, inputs, device);
+    std::lock_guard lock(mutex_);
+    counts_.compiled += made->refusal.empty();
+    return compiled_[key] = made;
+  }
+
+  const GraphPtr graph_;
+  const torch::jit::Code code_;
+  std::mutex compiling_, mutex_; // mutex_: what follows
+  std::unordered_map<Key, CompiledPtr, c10::hash<Key>> compiled_;
+  Counts counts_;
+};
+
+// Copies of a graph share the groups of its nodes.
+std::mutex groups_mutex;
+std::unordered_map<int64_t, std::weak_ptr<Group>> groups;
+
+std::shared_ptr<Group> find_group(int64_t id) {
+  std::lock_guard lock(groups_mutex);
+  const auto found = groups.find(id);
+  return found == groups.end() ? nullptr : found->second.lock();
+}
+
+std::shared_ptr<Group> group_of(const torch::jit::Node* node) {
+  const int64_t id = node->i(group_id());
+  auto group = find_group(id);
+  if (group) return group;
+  group = std::make_shared<Group>(node->g(torch::jit::attr::Subgraph));
+  std::lock_guard lock(groups_mutex);
+  std::erase_if(groups, [](const auto& entry) { return entry.second.expired(); });
+  groups[id] = group;
+  return group;
+}
+
+torch::jit::RegisterOperators registration({torch::jit::Operator(
+    group_kind(),
+    [](const torch::jit::Node* node) -> torch::jit::Operation {
+      return [group = group_of(node)](torch::jit::Stack& stack) { group->run(stack); };
+    },
+    c10::AliasAnalysisKind::PURE_FUNCTION)}); // the pass lets no view out of a group and no written value in
+
+std::shared_ptr<const JitSettings> settings() {
+  auto found = jit_settings();
+  TORCH_CHECK(found, "bringup.jit is not enabled: call bringup.jit.enable() first");
+  return found;
+}
+
+} // namespace
+
+void bind_jit(py::module_& module) {
+  module.def("jit_compile_with", [](py::object function) { compiler = new py::object(std::move(function)); });
+  module.def("jit_enable", [](std::unordered_map<std::string, std::string> ops, size_t min_group_size, int device,
+                              int first_device, int device_count) {
+    set_jit_settings(std::make_shared<const JitSettings>(
+        JitSettings{std::move(ops), min_group_size, device, first_device, device_count}));
+  });
+  module.def("jit_disable", [] { set_jit_settings(nullptr); });
+  module.def("jit_make_groups", [](GraphPtr graph) { make_groups(graph, *settings()); });
+  module.def("jit_why_not_grouped", [](const GraphPtr& graph) { return why_not_grouped(graph, *settings()); });
+  module.def("jit_group_counts", [](int64_t id) {
+    const auto group = find_group(id);
+    const Group::Counts counts = group ? group->counts() : Group::Counts();
+    return std::make_tuple(counts.calls, counts.compiled, counts.op_by_op);
+  });
+}
+
+} // namespace bringup

@@ -1,0 +1,230 @@
+"""A graph for exact sizes: plans that the core replays, ordinary ops between them, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bringup import _C
+from bringup.graph.fusion.steps import Opaque
+from bringup.graph.lowered import CONSTANTS
+from bringup.graph.memory_plan import MemoryPlan, plan_memory
+from bringup.graph.structure import Filled, FilledLaunch, GraphStructure
+from bringup.graph.values import DTYPE_CODES, EagerCall, Held, Memory
+
+_TENSOR, _OUTPUT, _TEMPORARY, _SEED, _OFFSET = 1, 2, 3, 5, 6  # as bringup/_C.pyi numbers arguments
+_RANDOM = 2  # a plan that draws random numbers
+_ARENA: Memory = ("arena", 0)
+
+#: (shape, strides, offset)
+Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Launches without an ordinary op between them: a plan, the memories that it takes as tensors, and how many of the
+    graph's random calls must have their draws by then."""
+
+    plan: Any
+    memories: Sequence[Memory]
+    draws: int
+
+
+class Binding:
+    """The plans of a structure for some sizes; ``run`` may be called by many threads."""
+
+    def __init__(
+        self,
+        structure: GraphStructure,
+        sizes: Sequence[int],
+        numbers: Sequence[Any],
+        device: torch.device,
+        keep_arena: bool = False,
+    ) -> None:
+        self.structure, self._device = structure, device
+        self._symbols = dict(zip(structure.lowered.call.trace.symbols, sizes))
+        self.filled: Filled = structure.fill(sizes, numbers)
+        placed = sorted(structure.lives)
+        self.memory: MemoryPlan = plan_memory(
+            [self.filled.nbytes[n] for n in placed], [structure.lives[n] for n in placed]
+        )
+        self._offsets = dict(zip(placed, self.memory.offsets))
+        held = structure.lowered.held()
+        self._layouts: dict[Held, Layout] = dict(zip(held, self.filled.layouts))
+        self._seen: dict[Memory, Held] = {}  # some tensor over each memory that is one
+        for one in held:
+            self._seen.setdefault(one.memory, one)
+        results = structure.lowered.results
+        made = [r.memory for r in results if isinstance(r, Held) and r.memory[0] == "temporary"]
+        self._outputs: list[Memory] = list(dict.fromkeys(made))
+        self._pure = not any(isinstance(step, Opaque) for step in structure.steps)
+        self._arena: torch.Tensor | None = None
+        if keep_arena and self._pure:
+            self._arena = torch.empty(self.memory.arena, dtype=torch.uint8, device=device)
+        self.parts: list[Segment | EagerCall] = self._cut()
+        self._results = [self._constant(result) for result in results]
+
+    # ---- plans ----
+
+    def _cut(self) -> list[Segment | EagerCall]:
+        parts: list[Segment | EagerCall] = []
+        waiting: list[FilledLaunch] = []
+        for step, launch in zip(self.structure.steps, self.filled.launches):
+            if isinstance(step, Opaque):
+                if waiting:
+                    parts.append(self._segment(waiting))
+                parts.append(self.structure.lowered.eager[step.label])
+                waiting = []
+            elif launch is not None and launch.units:
+                waiting.append(launch)
+        if waiting or (self._pure and self._outputs):
+            parts.append(self._segment(waiting))
+        return parts
+
+    def _segment(self, launches: Sequence[FilledLaunch]) -> Segment:
+        memories: dict[Memory, int] = {}
+        described = []
+        draws = 0
+        for launch in launches:
+            addresses = [self._address(where, offset, memories) for where, offset in launch.addresses]
+            arguments = [*addresses, *launch.arguments]
+            described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments))
+            draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (_SEED, _OFFSET))])
+        arena = [self.memory.arena] if self._pure and self._arena is None else []
+        specs = [self._output_spec(where) for where in self._outputs] if self._pure else None
+        plan = _C.make_plan(described, arena, [], _RANDOM, specs)
+        lowered = self.structure.lowered
+        graph = _C.GraphPlan(plan, lowered.call.device, len(memories), len(lowered.numbers))
+        return Segment(graph, list(memories), draws)
+
+    def _address(self, where: Memory, offset: int, memories: dict[Memory, int]) -> tuple[int, int, int]:
+        if where[0] == "temporary" and where[1] in self._offsets:
+            offset += self._offsets[where[1]]
+            if self._pure and self._arena is None:
+                return (_TEMPORARY, 0, offset)
+            where = _ARENA
+        elif self._pure and where in self._outputs:
+            return (_OUTPUT, self._outputs.index(where), offset)
+        return (_TENSOR, memories.setdefault(where, len(memories)), offset)
+
+    def _output_spec(self, memory: Memory) -> tuple[int, Sequence[int], Sequence[int]]:
+        """How the tensor of an output's memory looks: like a result itself, if that covers the memory."""
+        held, nbytes = self._seen[memory], self.filled.nbytes[memory[1]]
+        shape, strides, offset = self._layouts[held]
+        reach = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+        if offset == 0 and reach * held.dtype.itemsize == nbytes:
+            return DTYPE_CODES[held.dtype], shape, strides
+        return DTYPE_CODES[held.dtype], (nbytes // held.dtype.itemsize,), (1,)
+
+    def _constant(self, result: Any) -> Any:
+        """A result that follows from the sizes alone; tensors stay what they are."""
+        return self._evaluated(result) if isinstance(result, torch.SymInt) else result
+
+    def _evaluated(self, number: torch.SymInt) -> int:
+        expression = number.node.expr
+        return int(expression.subs({symbol: self._symbols[str(symbol)] for symbol in expression.free_symbols}))
+
+    # ---- running ----
+
+    def run(self, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> list[Any]:
+        """The results of the graph."""
+        run = GraphRun(self, arguments, constants)
+        if self._pure:
+            for part in self.parts:
+                assert isinstance(part, Segment)
+                made = part.plan.run([run.memory(memory) for memory in part.memories], run.numbers())
+                run.tensors.update(zip(self._outputs, made))
+        else:
+            for part in self.parts:
+                run.segment(part) if isinstance(part, Segment) else run.eager(part)
+        return [run.seen(result) if isinstance(result, Held) else result for result in self._results]
+
+
+class GraphRun:
+    """One run of a binding: which memory is which tensor."""
+
+    def __init__(self, binding: Binding, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> None:
+        self._binding, self._arguments, self._constants = binding, arguments, constants
+        self.tensors: dict[Memory, torch.Tensor] = {}
+        self._draws: list[tuple[int, int]] = []
+
+    def memory(self, memory: Memory) -> torch.Tensor:
+        """The tensor that a memory is; one that nobody has made yet is allocated."""
+        kind, number = memory
+        if kind == "tensor":
+            given: torch.Tensor = self._arguments[number] if number < CONSTANTS else self._constants[number - CONSTANTS]
+            return given
+        if memory not in self.tensors:
+            self.tensors[memory] = self._allocated(memory)
+        return self.tensors[memory]
+
+    def _allocated(self, memory: Memory) -> torch.Tensor:
+        binding = self._binding
+        if memory == _ARENA:
+            if binding._arena is not None:
+                return binding._arena
+            return torch.empty(binding.memory.arena, dtype=torch.uint8, device=binding._device)
+        held = binding._seen[memory]
+        elements = binding.filled.nbytes[memory[1]] // held.dtype.itemsize
+        return torch.empty(elements, dtype=held.dtype, device=binding._device)
+
+    def numbers(self) -> list[torch.Tensor]:
+        """Numbers that are tensors on the CPU; formulas are in the plan already, and their places are not read."""
+        return [_NO_NUMBER if n.held is None else self.seen(n.held) for n in self._binding.structure.lowered.numbers]
+
+    def seen(self, held: Held) -> torch.Tensor:
+        """A tensor of the graph."""
+        shape, strides, offset = self._binding._layouts[held]
+        base = self.memory(held.memory)
+        if offset == 0 and base.shape == shape and base.stride() == strides:
+            return base
+        return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+    def _reserve(self, draws: int) -> None:
+        """Random calls get their draws in the order of the graph, whatever runs them."""
+        while len(self._draws) < draws:
+            self._draws.append(_C.reserve_draw(self._binding.structure.lowered.call.device))
+
+    def segment(self, segment: Segment) -> None:
+        """Launches."""
+        self._reserve(segment.draws)
+        segment.plan.run([self.memory(memory) for memory in segment.memories], self.numbers(), self._draws)
+
+    def eager(self, call: EagerCall) -> None:
+        """An ordinary op."""
+        self._reserve(call.draws)
+        given = call.target(*self._real(call.args), **self._real(call.kwargs))
+        for held, made in zip(call.results, given if isinstance(given, (list, tuple)) else [given]):
+            if held is not None and held.memory[0] == "temporary":
+                shape, strides, _ = self._binding._layouts[held]
+                self.tensors[held.memory] = _laid_out(call, made, shape, strides)
+
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, Held):
+            return self.seen(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._real(part) for part in value)
+        if isinstance(value, dict):
+            return {name: self._real(part) for name, part in value.items()}
+        return self._binding._evaluated(value) if isinstance(value, torch.SymInt) else value
+
+
+_NO_NUMBER = torch.zeros(())
+
+
+def _laid_out(call: EagerCall, made: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """The result of an ordinary op, with the strides that the graph was traced with."""
+    if made.shape != tuple(shape):
+        raise RuntimeError(
+            f"{call.target} gave a tensor of shape {tuple(made.shape)}, its graph was traced with {tuple(shape)}"
+        )
+    if made.stride() == tuple(strides) or made.numel() < 2:
+        return made
+    return torch.empty_strided(shape, strides, dtype=made.dtype, device=made.device).copy_(made)
+
+
+#: For those who run graphs: a function of all arguments.
+Runner = Callable[[Sequence[Any]], list[Any]]

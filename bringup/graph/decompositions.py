@@ -1,0 +1,141 @@
+"""The decomposition table: which ops of a traced graph are taken apart before they are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _with_bias(gates: Tensor, bias: Tensor | None) -> Tensor:
+    return gates if bias is None else gates + bias
+
+
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The cell of nn.LSTM, as the core computes it."""
+    gates = _with_bias(input_gates, input_bias) + _with_bias(hidden_gates, hidden_bias)
+    before = gates.chunk(4, 1)
+    taken, forget, cell, shown = before[0].sigmoid(), before[1].sigmoid(), before[2].tanh(), before[3].sigmoid()
+    cy = forget * cx + taken * cell
+    return shown * cy.tanh(), cy, torch.cat([taken, forget, cell, shown], 1)
+
+
+def lstm_cell_backward(
+    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Its gradients."""
+    taken, forget, cell, shown = workspace.chunk(4, 1)
+    tanh_cy = cy.tanh()
+    dh = torch.zeros_like(cx) if grad_hy is None else grad_hy
+    dc = dh * shown * (1 - tanh_cy * tanh_cy)
+    if grad_cy is not None:
+        dc = dc + grad_cy
+    parts = [
+        dc * cell * taken * (1 - taken),
+        dc * cx * forget * (1 - forget),
+        dc * taken * (1 - cell * cell),
+        dh * tanh_cy * shown * (1 - shown),
+    ]
+    gates = torch.cat(parts, 1)
+    return gates, dc * forget, gates.sum(0) if has_bias else None
+
+
+def gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The cell of nn.GRU, as the core computes it."""
+    from_input = _with_bias(input_gates, input_bias).chunk(3, 1)
+    from_hidden = _with_bias(hidden_gates, hidden_bias).chunk(3, 1)
+    reset, update = (from_input[0] + from_hidden[0]).sigmoid(), (from_input[1] + from_hidden[1]).sigmoid()
+    fresh = (from_input[2] + reset * from_hidden[2]).tanh()
+    return fresh + update * (hx - fresh), torch.cat([reset, update, fresh, hx, from_hidden[2]], 1)
+
+
+def gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Its gradients."""
+    reset, update, fresh, hx, hidden = workspace.chunk(5, 1)
+    d_fresh = grad_hy * (1 - update) * (1 - fresh * fresh)
+    d_update = grad_hy * (hx - fresh) * update * (1 - update)
+    d_reset = d_fresh * hidden * reset * (1 - reset)
+    grad_input = torch.cat([d_reset, d_update, d_fresh], 1)
+    grad_hidden = torch.cat([d_reset, d_update, d_fresh * reset], 1)
+    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
+    return grad_input, grad_hidden, grad_hy * update, *biases
+
+
+def embedding_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor:
+    """The gradient of the table; a sparse one is left to eager PyTorch."""
+    if sparse:
+        return NotImplemented
+    return torch.ops.aten._embedding_bag_dense_backward.default(
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
+
+
+#: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.
+OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._thnn_fused_lstm_cell.default: lstm_cell,
+    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward,
+    torch.ops.aten._thnn_fused_gru_cell.default: gru_cell,
+    torch.ops.aten._thnn_fused_gru_cell_backward.default: gru_cell_backward,
+    torch.ops.aten._embedding_bag_backward.default: embedding_bag_backward,
+}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Overload → the function that stands for it: ours, and PyTorch's for ops that have no lowering here.
+
+    In-place and out= forms are left alone: PyTorch makes them functional first, and the functional op may be lowered.
+    """
+    from torch._decomp import core_aten_decompositions
+
+    from bringup.graph.graph_ops import GRAPH_LOWERINGS
+    from bringup.graph.lowered import op_name
+    from bringup.lowering import families
+    from bringup.lowering.registry import LOWERINGS
+
+    families.load()
+    table = dict(OWN)
+    for overload, function in core_aten_decompositions().items():
+        if not isinstance(overload, torch._ops.OpOverload) or overload._schema.is_mutable:
+            continue
+        name = op_name(overload)
+        if name not in LOWERINGS and name not in GRAPH_LOWERINGS:
+            table.setdefault(overload, function)
+    return table

@@ -1,0 +1,89 @@
+"""Who an exported model can be made for, by name: drivers that compile kernels, "host", and those that register here.
+
+A target gets the whole model as a GraphProgram and the bytes of its constants, and writes what it needs:
+
+    @export_target("riscv")
+    def write_project(program: GraphProgram, constants: Sequence[memoryview], out: Path) -> None: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bringup import runtime
+from bringup.graph.artifact import write_artifact
+from bringup.graph.artifact_manifest import manifest_of
+from bringup.graph.program import GraphProgram
+
+Write = Callable[[GraphProgram, Sequence[memoryview], Path], None]
+#: What this machine's CPU is as a driver.
+HOST = "host"
+_HOST_DRIVER = "sim"
+
+_registered: dict[str, Write] = {}
+
+
+@dataclass(frozen=True)
+class ExportTarget:
+    """A target: on which device its model is traced and lowered, and who writes it."""
+
+    name: str
+    device: torch.device
+    write: Write
+
+
+def export_target(name: str) -> Callable[[Write], Write]:
+    """Registers a function that writes models for a target of this name."""
+
+    def register(write: Write) -> Write:
+        if name in target_names():
+            raise ValueError(f"there is a target '{name}' already")
+        _registered[name] = write
+        return write
+
+    return register
+
+
+def target_names() -> list[str]:
+    """Every target there is in this process."""
+    return sorted({HOST, *_registered, *(driver.name for driver in runtime.active_drivers())})
+
+
+def find_target(name: str | None) -> ExportTarget:
+    """The target of a name; None is the first active driver."""
+    drivers = {driver.name: driver for driver in runtime.active_drivers()}
+    if name is None:
+        device = kernel_device(runtime.device())
+        return ExportTarget(runtime.driver_of(device.index).name, device, write_file)
+    if name in _registered:  # it needs some device whose kernels can be lowered
+        return ExportTarget(name, kernel_device(runtime.device()), _registered[name])
+    if name == HOST and _HOST_DRIVER not in drivers:
+        raise ValueError(
+            f"target 'host' is this machine's CPU, behind the driver '{_HOST_DRIVER}', and active is "
+            f"{', '.join(drivers) or 'none'}: set BRINGUP_DRIVERS={_HOST_DRIVER}"
+        )
+    if name != HOST and name not in drivers:
+        raise ValueError(f"there is no target '{name}'; there are {', '.join(target_names())}")
+    return ExportTarget(name, kernel_device(runtime.device(_HOST_DRIVER if name == HOST else name)), write_file)
+
+
+def kernel_device(device: torch.device) -> torch.device:
+    """The device, opened; an error if its driver compiles no kernels."""
+    if device.type != runtime.device_type():
+        raise ValueError(f"'{device}': exported models run on devices of type '{runtime.device_type()}'")
+    device = torch.device(device.type, device.index or 0)
+    driver = runtime.driver_of(device.index)
+    torch.empty(0, device=device)  # the first use opens the device and registers its kernels
+    if not driver.driver.offers("compile"):
+        hint = ": BRINGUP_SIM=mode=kernels" if driver.name == _HOST_DRIVER else ""
+        raise RuntimeError(f"{device}: its driver compiles no kernels, so no exported model runs there{hint}")
+    return device
+
+
+def write_file(program: GraphProgram, constants: Sequence[memoryview], out: Path) -> None:
+    """One file for ``bringup.load``."""
+    write_artifact(out, manifest_of(program), constants)

@@ -1,0 +1,76 @@
+"""How ops are taken apart before a model is exported: as for torch.compile, and so that constants can be folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bringup.graph.decompositions import decompositions
+
+
+def batch_norm_in_evaluation(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As the device computes it, with the scale as an op of its own: it depends on parameters only, and is folded."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    scale = torch.rsqrt(running_var.to(wide) + eps)
+    if weight is not None:
+        scale = scale * weight.to(wide)
+
+    def across(channels: Tensor) -> Tensor:
+        return channels.to(wide).view([-1, *(1 for _ in x.shape[2:])])
+
+    y = (x.to(wide) - across(running_mean)) * across(scale)
+    if bias is not None:
+        y = y + across(bias)
+    return y.to(x.dtype), running_mean.new_empty(0), running_mean.new_empty(0)
+
+
+def _scaled(x: Tensor, size: Sequence[int] | None, factors: Sequence[float] | None) -> list[Any]:
+    """The size of an upsampled picture."""
+    if size is not None:
+        return list(size)
+    assert factors is not None
+    # By a whole number the size stays a product, which kernels can compute with when it is open.
+    return [n * int(f) if f == int(f) else torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors)]
+
+
+def upsample_bilinear(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
+    """The overload that takes a size or factors, as the one that takes both."""
+    made: Tensor = torch.ops.aten.upsample_bilinear2d(
+        x, _scaled(x, size, factors), align_corners, *(factors or (None, None))
+    )
+    return made
+
+
+def upsample_nearest(x: Tensor, size: Any, factors: Any) -> Tensor:
+    """The same for the nearest element."""
+    made: Tensor = torch.ops.aten.upsample_nearest2d(x, _scaled(x, size, factors), *(factors or (None, None)))
+    return made
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """Our decompositions, and PyTorch's own of every op that is a composition in eager mode."""
+    composite = {
+        op: function
+        for op, function in torch.export.default_decompositions().items()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    }
+    aten = torch.ops.aten
+    return {
+        **composite,
+        **decompositions(),
+        aten._native_batch_norm_legit_no_training.default: batch_norm_in_evaluation,
+        # PyTorch keeps these two whole, for backends that want to see them so.
+        aten.upsample_bilinear2d.vec: upsample_bilinear,
+        aten.upsample_nearest2d.vec: upsample_nearest,
+    }

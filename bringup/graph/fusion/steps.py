@@ -1,0 +1,63 @@
+"""What fusion takes and gives: launches and other steps in order, why two are one kernel now, or are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bringup.lowering.call import Launch
+
+#: Where a tensor of the graph lies: ("tensor", 2) is an argument, ("temporary", 5) memory of the graph's own.
+Memory: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A step that is no kernel (an eager op): nothing moves across it on the memories that it touches."""
+
+    reads: frozenset[Memory]
+    writes: frozenset[Memory]
+    label: str
+
+
+Step: TypeAlias = Launch | Opaque
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Two steps, whether they became one kernel, and the rule of design/kernel-rules.md that decided, in words."""
+
+    producer: str
+    consumer: str
+    memory: Memory | None
+    fused: bool
+    rule: int
+    reason: str
+    #: The last step of each, as a number of the steps that fusion was given.
+    steps: tuple[int, int] = (-1, -1)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The new steps; ``origins[n]`` are the numbers of the given steps that step n is made of."""
+
+    steps: tuple[Step, ...]
+    decisions: tuple[Decision, ...]
+    origins: tuple[tuple[int, ...], ...]
+
+
+class Refused(Exception):
+    """Two steps stay apart, by a rule."""
+
+    def __init__(self, rule: int, reason: str) -> None:
+        super().__init__(reason)
+        self.rule, self.reason = rule, reason
+
+
+def need(good: bool, rule: int, reason: str) -> None:
+    """Refuses unless ``good``.
+
+    >>> need(True, 1, "never seen")
+    """
+    if not good:
+        raise Refused(rule, reason)

@@ -1,0 +1,293 @@
+"""Ops that only graphs hold: eager PyTorch makes them of other ops before they reach a device.
+
+Each is a lowering like those of bringup/lowering: ``definition(call, *arguments of the schema)`` fills ``call.outs``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bringup.ir.dtypes import int64
+from bringup.ir.expr import Expr, Fma, const
+from bringup.lowering import (
+    attention,
+    attention_backward,
+    casts_and_copies,
+    convolution,
+    convolution_backward,
+    movement,
+    random_numbers,
+)
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.elementwise import elementwise
+from bringup.lowering.registry import Lowering
+from bringup.lowering.scalar_types import opmath
+from bringup.lowering.symbolic import IntLike
+
+#: Functional overload → its definition.
+GRAPH_LOWERINGS: dict[str, Lowering] = {}
+
+
+def _for(*overloads: str) -> Any:
+    def note(definition: Lowering) -> Lowering:
+        for overload in overloads:
+            GRAPH_LOWERINGS[f"aten::{overload}"] = definition
+        return definition
+
+    return note
+
+
+def _number(value: bool | int | float, call: Call) -> Number:
+    return Number(-1, value, None, False, call.trace)
+
+
+# ---- memory and what is in it at first ----
+
+
+@_for("empty.memory_format", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided")
+def empty(call: Call, *_: Any) -> None:
+    """Memory, whatever it holds."""
+
+
+@_for("full", "new_full")
+def full(call: Call, *arguments: Any) -> None:
+    """One number everywhere."""
+    value = next(a for a in arguments if isinstance(a, Number))
+    casts_and_copies.fill(call, call.outs[0], value)
+
+
+@_for("scalar_tensor")
+def scalar_tensor(call: Call, value: Number, *_: Any) -> None:
+    """A number as a tensor."""
+    casts_and_copies.fill(call, call.outs[0], value)
+
+
+@_for("zeros", "new_zeros", "zeros.names")
+def zeros(call: Call, *_: Any) -> None:
+    """Zeros."""
+    casts_and_copies.fill(call, call.outs[0], _number(0, call))
+
+
+@_for("ones", "new_ones")
+def ones(call: Call, *_: Any) -> None:
+    """Ones."""
+    casts_and_copies.fill(call, call.outs[0], _number(1, call))
+
+
+# ---- sequences: the traced output says how long they are, so that no number has to be known ----
+
+
+@_for("arange")
+def arange(call: Call, *_: Any) -> None:
+    """0, 1, …"""
+    casts_and_copies.arange_elements(call, 0, 1)
+
+
+@_for("arange.start")
+def arange_start(call: Call, start: Number, *_: Any) -> None:
+    """From a start."""
+    casts_and_copies.arange_elements(call, start, 1)
+
+
+@_for("arange.start_step")
+def arange_start_step(call: Call, start: Number, end: Number, step: Number, *_: Any) -> None:
+    """From a start, by a step."""
+    casts_and_copies.arange_elements(call, start, step)
+
+
+# ---- copies ----
+
+
+@_for("_to_copy", "lift_fresh_copy", "alias_copy", "detach_copy")
+def to_copy(call: Call, self: Tensor, *_: Any) -> None:
+    """The same elements in another type or layout."""
+    movement.copy_elements(call, call.outs[0], self)
+
+
+@_for("copy", "copy_")
+def copy(call: Call, self: Tensor, src: Tensor | Number, *_: Any) -> None:
+    """The elements of another tensor, in the type and shape of this one."""
+    if isinstance(src, Number):
+        casts_and_copies.fill(call, call.outs[0], src)
+    else:
+        movement.copy_elements(call, call.outs[0], src)
+
+
+def _written_over(call: Call, self: Tensor, src: Tensor, place: Tensor) -> None:
+    """A copy of one tensor, with another in some part of it."""
+    movement.copy_elements(call.part("aten::clone", call.outs), call.outs[0], self)
+    movement.copy_elements(call.part("aten::copy_", [place]), place, src)
+
+
+def _clamped(position: IntLike, extent: IntLike) -> IntLike:
+    if position < 0:
+        position = position + extent
+    return 0 if position < 0 else extent if position > extent else position
+
+
+@_for("slice_scatter")
+def slice_scatter(
+    call: Call, self: Tensor, src: Tensor, dim: int, start: IntLike | None, end: IntLike | None, step: IntLike
+) -> None:
+    """A tensor with another in a slice of it."""
+    (out,) = call.outs
+    dim %= out.ndim
+    extent = out.shape[dim]
+    first = _clamped(0 if start is None else start, extent)
+    _written_over(call, self, src, out.narrow(dim, first, src.shape[dim], step))
+
+
+@_for("select_scatter")
+def select_scatter(call: Call, self: Tensor, src: Tensor, dim: int, index: IntLike) -> None:
+    """A tensor with another at one position of a dimension."""
+    (out,) = call.outs
+    dim %= out.ndim
+    position = index + out.shape[dim] if index < 0 else index
+    _written_over(call, self, src, out.select(dim, position))
+
+
+@_for("as_strided_scatter")
+def as_strided_scatter(
+    call: Call,
+    self: Tensor,
+    src: Tensor,
+    size: Sequence[IntLike],
+    stride: Sequence[IntLike],
+    storage_offset: IntLike | None,
+) -> None:
+    """A tensor with another in a strided part of its memory."""
+    (out,) = call.outs
+    if not (self.contiguous and out.contiguous):
+        raise NoKernel("as_strided of a tensor that is not contiguous")
+    _written_over(call, self, src, out.view(size, stride, storage_offset or 0))
+
+
+@_for("diagonal_scatter")
+def diagonal_scatter(call: Call, self: Tensor, src: Tensor, offset: int, dim1: int, dim2: int) -> None:
+    """A tensor with another on a diagonal."""
+    (out,) = call.outs
+    first, second = dim1 % out.ndim, dim2 % out.ndim
+    keep = [d for d in range(out.ndim) if d not in (first, second)]
+    start = out.strides[second] * offset if offset >= 0 else out.strides[first] * -offset
+    place = out.view(
+        [*(out.shape[d] for d in keep), src.shape[-1]],
+        [*(out.strides[d] for d in keep), out.strides[first] + out.strides[second]],
+        start,
+    )
+    _written_over(call, self, src, place)
+
+
+# ---- convolution: eager PyTorch picks a backend's own op ----
+
+
+GRAPH_LOWERINGS["aten::convolution"] = convolution.convolution
+
+
+@_for("convolution_backward")
+def convolution_gradients(
+    call: Call, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
+) -> None:
+    """The gradients of a convolution."""
+    convolution_backward.convolution_backward(call, grad, x, weight, *rest)
+
+
+# ---- what Dynamo itself writes into graphs ----
+
+
+def fma(call: Call, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> None:
+    """a × b + c, rounded once: Dynamo's way to write addcmul_ and addcdiv_."""
+    wide = opmath(call.outs[0].dtype)
+    if not wide.is_float:
+        raise NoKernel("fma of integers")
+
+    def formula(*values: Expr | float) -> Expr:
+        return Fma(*(value if isinstance(value, Expr) else const(value, wide) for value in values))
+
+    elementwise(call, call.outs, (a, b, c), formula, wide)
+
+
+GRAPH_LOWERINGS["prims::fma"] = fma
+
+
+# ---- attention: PyTorch keeps the dropout's key as two tensors, the kernels as one ----
+
+
+def _scale(call: Call, query: Tensor, scale: Number | None) -> Number:
+    return _number(1 / math.sqrt(int(query.shape[-1])), call) if scale is None else scale
+
+
+@_for("_scaled_dot_product_fused_attention_overrideable")
+def fused_attention(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: Number,
+    causal: bool,
+    debug: bool,
+    scale: Number | None,
+) -> None:
+    """Attention; also the logarithm of the sums, and the dropout's seed and offset."""
+    drawn = call.temporary(int64, [2])
+    part = call.part("bringup::attention", [call.outs[0], call.outs[1], drawn])
+    attention.attention(part, query, key, value, mask, dropout, causal, _scale(call, query, scale))
+    if dropout > 0:
+        for place, out in enumerate((call.outs[6], call.outs[7])):
+            movement.copy_elements(call.part("aten::copy_", [out]), out, drawn.select(0, place))
+
+
+@_for("_scaled_dot_product_fused_attention_overrideable_backward")
+def fused_attention_backward(
+    call: Call,
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    wanted: Sequence[bool],
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout: Number,
+    causal: bool,
+    seed: Tensor,
+    offset: Tensor,
+    scale: Number | None,
+) -> None:
+    """The gradients of query, key and value."""
+    if wanted[3] and mask is not None:
+        raise NoKernel("the gradient of the mask")
+    drawn = call.temporary(int64, [2])
+    if dropout > 0:
+        for place, word in enumerate((seed, offset)):
+            target = drawn.select(0, place)
+            movement.copy_elements(call.part("aten::copy_", [target]), target, word)
+    part = call.part("bringup::attention_backward", call.outs[:3])
+    given = (grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, _scale(call, query, scale))
+    attention_backward.attention_backward(part, *given)
+
+
+# ---- random numbers: the in-place definitions, into new memory ----
+
+
+GRAPH_LOWERINGS["aten::uniform"] = random_numbers.uniform
+GRAPH_LOWERINGS["aten::normal_functional"] = random_numbers.normal
+GRAPH_LOWERINGS["aten::exponential"] = random_numbers.exponential
+
+
+@_for("rand", "rand_like", "rand.generator")
+def rand(call: Call, *_: Any) -> None:
+    """Evenly in [0, 1)."""
+    random_numbers.uniform(call, call.outs[0], _number(0.0, call), _number(1.0, call), None)
+
+
+@_for("randn", "randn_like", "randn.generator")
+def randn(call: Call, *_: Any) -> None:
+    """Bell-shaped around 0."""
+    random_numbers.normal(call, call.outs[0], _number(0.0, call), _number(1.0, call), None)

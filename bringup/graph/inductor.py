@@ -1,0 +1,32 @@
+"""What PyTorch's inductor finds when it looks for our device's code generator: an error that says what to use.
+
+``torch.compile(model)`` means inductor, which generates C++ or Triton for devices it knows. Our graphs have a pipeline of
+their own; taking inductor's place in secret would give other numbers, options and caches than its user asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class _NoInductor:
+    """Stands for each of inductor's classes; whatever inductor wants of it is the error."""
+
+    def _refuse(self) -> NoReturn:
+        import torch
+
+        name = torch._C._get_privateuse1_backend_name()
+        raise RuntimeError(
+            f'inductor generates no code for {name}: compile with torch.compile(model, backend="bringup") instead'
+        )
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(name)
+        self._refuse()
+
+
+no_inductor = _NoInductor()

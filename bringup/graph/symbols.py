@@ -1,0 +1,94 @@
+"""Sizes of a traced graph as numbers of a lowering: PyTorch's symbols (sympy) become formulas over named sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bringup.lowering.symbolic import IntLike, Trace, larger, smaller
+
+
+class UnknownSize(Exception):
+    """A size that only the data know, or a formula that kernels do not compute with."""
+
+
+class Symbols:
+    """The symbols of one graph: each gets its value, at every call, from an argument of the graph."""
+
+    def __init__(self, trace: Trace, hints: Mapping[str, int] | None = None) -> None:
+        self._trace = trace
+        self._hints = hints or {}
+        self._dims: dict[Any, IntLike] = {}
+        #: Name of a symbol → (argument, None) for an integer argument, (argument, dimension) for a tensor's size.
+        self.sources: dict[str, tuple[int, int | None]] = {}
+        #: The smallest and largest value that PyTorch promises; None is no limit.
+        self.ranges: dict[str, tuple[int, int | None]] = {}
+
+    def declare(self, number: Any, argument: int, dimension: int | None) -> None:
+        """An argument of the graph shows a number: if that is a plain symbol, this is where its value comes from."""
+        if not isinstance(number, torch.SymInt):
+            return
+        expression = number.node.expr
+        if not expression.is_Symbol or expression in self._dims:
+            return
+        name = str(expression)
+        hint = self._hints.get(name, number.node.hint)
+        if hint is None:
+            raise UnknownSize(f"{name} has no value at compile time")
+        self._dims[expression] = self._trace.symbol(name, int(hint))
+        self.sources[name] = (argument, dimension)
+        bounds = number.node.shape_env.var_to_range.get(expression)
+        low, high = (0, None) if bounds is None else (_finite(bounds.lower, 0), _finite(bounds.upper, None))
+        self.ranges[name] = (low or 0, high)
+
+    def dim(self, number: Any) -> IntLike:
+        """A size, stride or offset of a traced tensor."""
+        if not isinstance(number, torch.SymInt):
+            return int(number)
+        return self._formula(number.node.expr)
+
+    def dims(self, numbers: Sequence[Any]) -> tuple[IntLike, ...]:
+        """Several of them."""
+        return tuple(self.dim(number) for number in numbers)
+
+    def _formula(self, expression: Any) -> IntLike:
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            if expression not in self._dims:
+                raise UnknownSize(f"{expression} is not the size of any argument")
+            return self._dims[expression]
+        kind = type(expression).__name__
+        if kind == "Pow" and expression.args[1].is_Integer and int(expression.args[1]) > 0:
+            parts = [self._formula(expression.args[0])] * int(expression.args[1])
+            kind = "Mul"
+        else:
+            parts = [self._formula(part) for part in expression.args]
+        total = parts[0]
+        for part in parts[1:]:
+            if kind == "Add":
+                total = total + part
+            elif kind == "Mul":
+                total = total * part
+            elif kind in ("FloorDiv", "CleanDiv"):
+                total = total // part
+            elif kind in ("Mod", "PythonMod"):
+                total = total % part
+            elif kind == "Max":
+                total = larger(total, part)
+            elif kind == "Min":
+                total = smaller(total, part)
+            else:
+                raise UnknownSize(f"{expression}: kernels do not compute {kind}")
+        return total
+
+
+def _finite(bound: Any, otherwise: int | None) -> int | None:
+    """A bound of PyTorch's value ranges; its infinities are large numbers or objects of their own."""
+    try:
+        number = int(bound)
+    except (TypeError, OverflowError, ValueError, AttributeError):
+        return otherwise
+    return number if abs(number) < 1 << 62 else otherwise

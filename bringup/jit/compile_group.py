@@ -1,0 +1,98 @@
+"""A group for one signature: traced to a graph of ATen ops, compiled like any other graph, called with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from bringup import debug
+from bringup.jit.cpu_tensors import CpuTensors
+from bringup.jit.replay import Replay
+
+Compiled: TypeAlias = Callable[..., Sequence[Tensor]]
+
+
+def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: int) -> Compiled | str:
+    """What the core calls for a new signature: a function of the tensors among ``inputs``, or why there is none."""
+    from bringup.runtime import device_type
+
+    device = torch.device(device_type(), device_index)
+    on_cpu = any(isinstance(value, Tensor) and value.device.type == "cpu" for value in inputs)
+    values = [value.to(device) if isinstance(value, Tensor) else value for value in inputs]
+    replay = Replay(graph, values, device)
+    try:
+        module = _traced(replay)
+    except Exception as error:  # wrong arguments, or values that only a run knows: the ops themselves say which
+        debug.say(1, f"a TorchScript group of {replay} is not traced: {type(error).__name__}: {error}")
+        return f"tracing failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    drawn = [str(node.target) for node in module.graph.nodes if _draws(node)]
+    if drawn:
+        return f"it draws random numbers: {', '.join(drawn)}"
+    make = _with_context(_compiled, replay, "is not compiled for")
+    call = _with_context(make(module, replay), replay, "failed on")
+    return CpuTensors(call, device) if on_cpu else call
+
+
+def _traced(replay: Replay) -> GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from bringup.graph.decompositions import decompositions
+
+    with torch.no_grad():
+        traced = make_fx(replay.outputs, decomposition_table=decompositions(), tracing_mode="fake")(*replay.tensors)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    for place, argument in enumerate(op._schema.arguments):  # attention without dropout draws nothing
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return bool(given != 0)
+    return True
+
+
+def _compiled(module: GraphModule, replay: Replay) -> Compiled:
+    """The traced graph on the device, without the outputs that are inputs or one another."""
+    from bringup.graph.backend import compile_fx_graph
+    from bringup.lowering import activation
+
+    placeholders = {node: n for n, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    (end,) = module.graph.find_nodes(op="output")
+    computed = list(dict.fromkeys(node for node in end.args[0] if node not in placeholders))
+    # A tensor that comes through untouched (dropout at inference) is the caller's own, not a copy.
+    untouched = [placeholders.get(node) for node in end.args[0]]
+    places = [0 if node in placeholders else computed.index(node) for node in end.args[0]]
+    end.args = (tuple(computed),)
+    module.recompile()
+    run: Compiled = module  # a driver with a library of ops and no compiler
+    if activation.active:
+        run = compile_fx_graph(module, replay.tensors)
+
+    def call(*tensors: Tensor) -> list[Tensor]:
+        given = (*tensors, *replay.constants)
+        results = run(*given) if computed else ()
+        return [results[place] if own is None else given[own] for own, place in zip(untouched, places)]
+
+    return call
+
+
+def _with_context(function: Callable[..., Any], replay: Replay, what: str) -> Callable[..., Any]:
+    """The function, whose errors name the group."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            shapes = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in replay.tensors)
+            raise RuntimeError(f"a TorchScript group of {replay} {what} {shapes}: {error}") from error
+
+    return call
