@@ -26,7 +26,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bringup.graph.fusion import Step
-from bringup.ir.dtypes import bfloat16, float32, int64
+from bringup.ir.dtypes import bfloat16, boolean, float32, int64
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.kernel import Kernel
 from bringup.ir.simplify import simplify
@@ -336,6 +336,32 @@ def gated(g: Graph) -> None:
 def embedded(g: Graph) -> None:
     e = g("aten::embedding", g.input((1000, 256)), g.input((512,), int64), -1, False, False, shape=(512, 256))
     g.keep(norm(g, g("aten::add.Tensor", e, g.input((512, 256)), 1.0), 256)[0])
+
+
+@case("embedding, kept, + layer_norm, 256 x 256")
+def embedded_kept(g: Graph) -> None:
+    e = g("aten::embedding", g.input((1000, 256)), g.input((256,), int64), -1, False, False, shape=(256, 256))
+    g.keep(e, norm(g, e, 256)[0])
+
+
+@case("linear + silu, 256 x 256 x 1024")
+def linear_silu(g: Graph) -> None:
+    w = g.input((1024, 256)).permute([1, 0])
+    m = g("aten::addmm", g.input((1024,)), g.input((256, 256)), w, 1.0, 1.0, shape=(256, 1024))
+    g.keep(g("aten::silu", m))
+
+
+@case("linear + product, both kept, 256 x 256 x 1024")
+def linear_product(g: Graph) -> None:
+    w = g.input((1024, 256)).permute([1, 0])
+    m = g("aten::addmm", g.input((1024,)), g.input((256, 256)), w, 1.0, 1.0, shape=(256, 1024))
+    g.keep(m, g("aten::mul.Tensor", m, g.input((256, 1024))))
+
+
+@case("softmax + dropout, 2048 x 64")
+def softmax_dropout(g: Graph) -> None:
+    p = g("aten::_softmax", g.input((2048, 64)), -1, False)
+    g.keep(p, *g.many("aten::native_dropout", p, 0.1, True, outs=[(None, None), (None, boolean)]))
 
 
 @case("relu + max_pool 3 x 3, 4 x 32 x 56 x 56")

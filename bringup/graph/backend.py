@@ -12,9 +12,11 @@ import torch
 from torch.fx import GraphModule
 
 from bringup import _C
-from bringup.graph.compiled import CompiledGraph, GraphOptions
+from bringup.graph.compiled import CompiledGraph, GraphOptions, NoLowering
+from bringup.graph.lowered import DataDependent
 from bringup.graph.modes import MODES, graph_text, ir_text, write_sources
 from bringup.graph.offloaded import OffloadedGraph
+from bringup.graph.symbols import UnknownSize
 from bringup.graph.templates import SizedGraph, remember, served_by_template
 from bringup.lowering import activation
 from bringup.runtime import driver_of
@@ -70,7 +72,13 @@ def compiled_graph(
         served = served_by_template(module, target, options or GraphOptions())
         if served is not None:
             return served
-        graph = CompiledGraph(module, target, resolver, options)
+        try:
+            graph = CompiledGraph(module, target, resolver, options)
+        except (DataDependent, UnknownSize) as reason:
+            # Right, only not faster: every op is an ordinary one.
+            if options is not None and options.strict:
+                raise NoLowering(str(reason)) from reason
+            return None
         remember(graph)
         return graph
     return OffloadedGraph(module, target, resolver, options)

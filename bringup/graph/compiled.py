@@ -62,7 +62,7 @@ class CompiledGraph:
             first = self._structure({})
         lowered = first.lowered
         self._sources = list(lowered.symbols.sources.values())
-        self._constants = [_attribute(module, name).to(device) for name in lowered.constants]
+        self._constants = [_attribute(module, name) for name in lowered.constants]
         if not self._sources and not lowered.guarded_numbers():
             self._bind((), ())
         elif self._sources:

@@ -113,7 +113,6 @@ class GraphLowering:
         self._traced_on = traced_on or device.type
         self._hints = hints or {}
         self._values: dict[Node, Any] = {}
-        self._by_storage: dict[int, list[tuple[Held, Any]]] = {}
         trace = Trace(generic=True)
         call = Call("graph", trace, device=device.index or 0)
         self.lowered = LoweredGraph(call, Symbols(trace, hints), device)
@@ -164,9 +163,7 @@ class GraphLowering:
         if on_device and code in BY_CODE and fake.layout is torch.strided and not (fake.is_conj() or fake.is_neg()):
             contiguous = _contiguous(fake)
             tensor = Tensor(memory, BY_CODE[code], shape, strides, contiguous=contiguous, offset=offset)
-        held = Held(memory, fake.dtype, shape, strides, offset, on_device, tensor)
-        self._by_storage.setdefault(fake.untyped_storage()._cdata, []).append((held, fake))
-        return held
+        return Held(memory, fake.dtype, shape, strides, offset, on_device, tensor)
 
     def _new(self, fake: torch.Tensor) -> Held:
         """Memory for a result."""
@@ -202,9 +199,11 @@ class GraphLowering:
             self._values[node] = self._op(node, node.target, result)
 
     def _op(self, node: Node, target: Any, result: Any) -> Any:
-        view = self._as_view(target, result)
+        view = self._as_view(node, target, result)
         if view is not None:
             return view
+        if torch.Tag.dynamic_output_shape in target.tags:
+            raise DataDependent(f"{node.name} ({target}): how much it gives depends on the data")
         found = self._find(op_name(target))
         if found is None:
             return self._eager(node, target, result, "it has no lowering")
@@ -213,23 +212,37 @@ class GraphLowering:
         except _Refused as refusal:
             return self._eager(node, target, result, str(refusal))
 
-    def _as_view(self, target: Any, result: Any) -> Any:
-        """A result that lies in the memory of a value we hold; None if it does not."""
+    def _as_view(self, node: Node, target: Any, result: Any) -> Any:
+        """A result that lies in the memory of an argument, as the traced tensors say; None if it does not."""
         if target._schema.is_mutable or target.namespace != "aten":
             return None
         fakes = result if isinstance(result, (list, tuple)) else [result]
         views = []
         for fake in fakes:
-            if not isinstance(fake, torch.Tensor):
+            base = self._viewed(node, fake) if isinstance(fake, torch.Tensor) else None
+            if base is None:
                 return None
-            known = self._by_storage.get(fake.untyped_storage()._cdata)
-            if known is None or known[0][0].dtype != fake.dtype or fake.layout is not torch.strided:
-                return None
-            if fake.is_conj() != known[0][1].is_conj() or fake.is_neg() != known[0][1].is_neg():
-                return None
-            base, shown = known[0]
-            views.append(self._hold(fake, base.memory, shown.storage_offset(), base))
+            held, shown = base
+            views.append(self._hold(fake, held.memory, shown.storage_offset(), held))
         return views if isinstance(result, (list, tuple)) else views[0]
+
+    def _viewed(self, node: Node, fake: torch.Tensor) -> tuple[Held, torch.Tensor] | None:
+        """The argument that a traced tensor is a view of. Two arguments of a graph may share memory in the trace, and not
+        later: so only the node's own arguments count."""
+        for argument in node.all_input_nodes:
+            held, shown = self._values.get(argument), argument.meta.get("val")
+            if not isinstance(held, Held) or not isinstance(shown, torch.Tensor):
+                continue
+            same = shown.untyped_storage()._cdata == fake.untyped_storage()._cdata
+            alike = (shown.dtype, shown.layout, shown.is_conj(), shown.is_neg()) == (
+                fake.dtype,
+                torch.strided,
+                fake.is_conj(),
+                fake.is_neg(),
+            )
+            if same and alike:
+                return held, shown
+        return None
 
     # ---- kernels ----
 
@@ -397,6 +410,10 @@ class GraphLowering:
 
 #: Constants of a graph are inputs with numbers from here on.
 CONSTANTS = 1 << 20
+
+
+class DataDependent(Exception):
+    """The graph holds an op whose result has as many elements as the data say: it cannot be planned ahead."""
 
 
 class _Refused(Exception):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from bringup.graph.compiled import CompiledGraph
 from bringup.graph.lowered import CONSTANTS
@@ -50,6 +51,8 @@ class OffloadedGraph(CompiledGraph):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._copies = _Copies(self.device)
+        with unset_fake_temporarily():  # a graph is compiled while PyTorch traces with fake tensors
+            self._constants = [constant.to(self.device) for constant in self._constants]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs the graph on the device."""

@@ -23,7 +23,7 @@ import torch._dynamo
 
 from bringup.kit.gaps import GAPS_FOLDER, Gap, load_gaps
 from bringup.kit.op_cases import Case, CaseResult, Status
-from bringup.kit.op_checks import OpReport, Progress, main_ops, run_op_checks
+from bringup.kit.op_checks import OpReport, Progress, command, run_op_checks
 from bringup.kit.op_compare import Mismatch, Tolerance, compare, is_as_exact, tolerance_override
 from bringup.kit.op_samples import WIDE, Call, copy_to, take_samples, tensors_in
 from bringup.kit.op_verdicts import MESSAGE_LIMIT, SEED, UNINITIALISED, Setup, incoming_gradients
@@ -262,7 +262,4 @@ def main_compile(
     gaps: str | None,
 ) -> int:
     """The command, as ``main_ops``."""
-    declared = compile_gaps(device) if gaps is None else gaps
-    return main_ops(
-        driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, declared, verdicts=VERDICTS
-    )
+    return command(run_compile_checks, driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)

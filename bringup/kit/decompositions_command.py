@@ -56,11 +56,12 @@ def matching(rows: Sequence[Decomposed], patterns: str) -> list[Decomposed]:
     """
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
 
-    def names(row: Decomposed) -> tuple[str, ...]:
+    def matches(row: Decomposed, pattern: str) -> bool:
         short = row.op.partition("::")[2]
-        return row.op, short, short.partition(".")[0]
+        names = [row.op] if "::" in pattern else [short, short.partition(".")[0]]
+        return any(fnmatchcase(name, pattern) for name in names)
 
-    return [row for row in rows if any(fnmatchcase(name, one) for name in names(row) for one in wanted)]
+    return [row for row in rows if any(matches(row, pattern) for pattern in wanted)]
 
 
 def summary(rows: Sequence[Decomposed]) -> str:

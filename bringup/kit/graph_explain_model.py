@@ -61,7 +61,7 @@ def load_model(place: str, inputs: Sequence[str], device: torch.device, train: b
     given = [parse_input(text) for text in inputs]
     module = _imported(Path(found["file"]))
     value = _looked_up(module, found["name"], place)
-    function, arguments = _callable(value, place, bool(given))
+    function, arguments = _callable(value, place)
     if arguments is None:
         arguments = given or _inputs_of(module, place)
     elif given:
@@ -77,11 +77,12 @@ def load_model(place: str, inputs: Sequence[str], device: torch.device, train: b
 def _imported(path: Path) -> ModuleType:
     if not path.is_file():
         raise NoModel(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"explained_{path.stem}"  # not the stem alone: a file called random.py must not be Python's
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickle look there
+    sys.modules[name] = module  # dataclasses and pickle look there
     sys.path.insert(0, str(path.resolve().parent))  # as `python model.py` would
     try:
         spec.loader.exec_module(module)
@@ -102,7 +103,7 @@ def _looked_up(module: ModuleType, name: str, place: str) -> Any:
     return value
 
 
-def _callable(value: Any, place: str, has_inputs: bool) -> tuple[Callable[..., Any], Any]:
+def _callable(value: Any, place: str) -> tuple[Callable[..., Any], Any]:
     """(what to compile, its arguments or None)."""
     if isinstance(value, type) and issubclass(value, nn.Module):
         try:
@@ -117,7 +118,7 @@ def _callable(value: Any, place: str, has_inputs: bool) -> tuple[Callable[..., A
         return value, None
     if not callable(value):
         raise NoModel(f"{place} is {type(value).__name__}, which cannot be called")
-    if has_inputs or not _takes_nothing(value):
+    if not _takes_nothing(value):
         return value, None
     try:
         made = value()

@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from bringup.graph.backend import Backend
 from bringup.graph.compiled import CompiledGraph
-from bringup.kit.graph_explain import GraphStory, InputNames, explained, is_tangent
+from bringup.kit.graph_explain import GraphStory
 from bringup.kit.graph_explain_model import Model, NoModel
+from bringup.kit.graph_explain_telling import InputNames, explained, is_tangent
 from bringup.kit.graph_explain_times import step_seconds
 from bringup.lowering import activation
 

@@ -143,7 +143,7 @@ def _ordinary(story: GraphStory, name: str) -> str:
 def _memory(story: GraphStory, name: str) -> str:
     apart = sum(tensor.nbytes for tensor in story.tensors.values() if tensor.kind in ("result", "own"))
     numbers = (
-        f"<p>Arena {readable_bytes(story.arena)}; most alive at one step (the bound, dashed) "
+        f"<p>Arena {readable_bytes(story.arena)}; most alive at one step (the line; the bound is dashed) "
         f"{readable_bytes(story.bound)}; sum of temporaries {readable_bytes(story.total)}; tensors of their own "
         f"(results, and what ordinary ops touch) {readable_bytes(apart)}.</p>"
     )

@@ -233,18 +233,35 @@ def main_ops(
     workers: int | None = None,
     timeout: float = 60.0,
     json_file: str | None = None,
-    gaps: str | Sequence[Gap] | None = None,
-    verdicts: str = VERDICTS,
+    gaps: str | None = None,
 ) -> int:
     """The command: lists are separated by commas; prints the summary, writes the JSON, gives the exit code.
 
     0: as declared. 1: an undeclared defect or an untrue gap. 2: the check could not run. ``driver="cpu"`` compares
     the CPU with itself; ``device`` is the torch device where its name is not the driver's.
     """
+    where = device or driver
+    return command(run_op_checks, driver, where, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
+
+
+def command(
+    run: Callable[..., OpReport],
+    driver: str,
+    device: str,
+    ops: str | None,
+    kinds: str,
+    dtypes: str,
+    samples: int,
+    workers: int | None,
+    timeout: float,
+    json_file: str | None,
+    gaps: str | None,
+) -> int:
+    """What ``main_ops`` says, for any run with the arguments of ``run_op_checks``."""
     try:
         with progress_display() as progress:
-            report = run_op_checks(
-                device=device or driver,
+            report = run(
+                device=device,
                 kinds=_split(kinds),
                 dtypes=_split(dtypes),
                 ops=_split(ops) if ops else None,
@@ -254,7 +271,6 @@ def main_ops(
                 progress=progress,
                 gaps=gaps,
                 driver=None if driver == "cpu" else driver,
-                verdicts=verdicts,
             )
     except (OpCheckError, GapsFileError, ValueError) as error:
         print(f"bringup check: {error}", file=sys.stderr)

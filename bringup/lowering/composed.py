@@ -41,7 +41,8 @@ def register(core: Any) -> None:
     core.compose_ops(list(COMPOSED))
     library = torch.library.Library("aten", "IMPL")
     for overload, function in COMPOSED.items():
-        library.impl(overload.removeprefix("aten::"), untraced(function), "PrivateUse1")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(overload, "PrivateUse1"):  # what a user registers counts
+            library.impl(overload.removeprefix("aten::"), untraced(function), "PrivateUse1")
     _libraries.append(library)
 
 

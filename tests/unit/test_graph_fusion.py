@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from bringup.graph import fusion
 from bringup.graph.fusion import Fused, Limits, fuse_steps
 from bringup.ir.dtypes import bfloat16, boolean, float16, float32, int64
-from bringup.ir.index import FloorDiv, Mod, atoms
+from bringup.ir.index import FloorDiv, Int, Mod, atoms
 from bringup.ir.kernel import Contract, Kernel, Loop, Reduce, Store, statements
 from bringup.ir.printer import kernel_text
 from bringup.lowering.call import ForeignKernel, Launch, Tensor
@@ -279,6 +283,19 @@ def test_embedding_and_layer_norm(rows: Rows) -> None:
     both_sizes(g, 1)
 
 
+def test_a_kept_index_of_a_kept_row(rows: Rows) -> None:
+    """Scores, the best of them, and what stands there: places that are values which the same kernel made."""
+    g = Graph()
+    n = rows(g)
+    scores = g("aten::_softmax", g.input((n, COLUMNS)), -1, False)
+    best = g("aten::argmax", scores, -1, True, shape=(n, 1), dtype=int64)
+    found = g("aten::gather", g("aten::exp", scores), 1, best, False, shape=(n, 1))
+    g.keep(best, found, scores)
+    both_sizes(g, 1)
+    g.kept -= {scores.memory, best.memory}
+    both_sizes(g, 1)
+
+
 # ---- contractions ----
 
 
@@ -342,6 +359,36 @@ def test_only_conversions_go_into_factors(rows: Rows) -> None:
             continue
         fused = both_sizes(g, expected)
         assert any(isinstance(stmt, Contract) for stmt in kernels(fused)[-1].body)
+
+
+def test_batch_norm_goes_into_the_convolution(rows: Rows) -> None:
+    """The scale of a channel is dear, but one value for all positions: computed before the loop over them."""
+    g = Graph()
+    n = rows(g)
+    x, w = g.input((n, 8, 8, 8)), g.input((8, 8, 3, 3))
+    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    c = g("aten::convolution_overrideable", x, w, *options, shape=(n, 8, 8, 8))
+    scale = g("aten::mul.Tensor", g("aten::rsqrt", g("aten::abs", g.input((8, 1, 1)))), g.input((8, 1, 1)))
+    y = g("aten::add.Tensor", g("aten::mul.Tensor", c, scale), g.input((8, 1, 1)), 1.0)
+    g.keep(g("aten::relu", g("aten::add.Tensor", y, x, 1.0)))
+    if g.trace.symbols:
+        g.check(1)  # how many steps a value serves is a question of the sizes at hand
+    else:
+        (kernel,) = kernels(both_sizes(g, 1))
+        assert recognise(kernel) is not None
+
+
+def test_the_square_of_a_norm_is_computed_by_the_norm(rows: Rows) -> None:
+    """The sum is in memory anyway: the product's kernel does not store its square beside it."""
+    g = Graph()
+    n = rows(g)
+    m = g("aten::mm", g.input((n, 24)), g.input((24, COLUMNS)), shape=(n, COLUMNS))
+    x = g("aten::add.Tensor", m, g.input((n, COLUMNS)), 1.0)
+    v = g("aten::mean.dim", g("aten::pow.Tensor_Scalar", x, 2.0), [-1], True, None, shape=(n, 1))
+    r = g("aten::rsqrt", g("aten::add.Tensor", v, 1e-5, 1.0))
+    g.keep(x, g("aten::mul.Tensor", x, r))
+    product, _ = kernels(both_sizes(g, 2))
+    assert len(stores(product)) == 1
 
 
 # ---- reductions ----
@@ -436,17 +483,11 @@ def test_foreign_kernels_are_barriers() -> None:
     g = Graph()
     x = g.input((6, COLUMNS))
     y = g("aten::exp", x)
-    foreign = ForeignKernel("theirs", "", (), (), *(launch_formula() for _ in range(3)))
+    foreign = ForeignKernel("theirs", "", (), (), Int(1), Int(1), Int(1))
     g.steps.append(Launch(foreign, (y,), (), ()))
     g.keep(g("aten::sin", y))
     fused = fuse_steps(g.steps, g.kept)
     assert [step.kernel.name for step in fused.steps if isinstance(step, Launch)] == ["exp", "theirs", "sin"]
-
-
-def launch_formula() -> Any:
-    from bringup.ir.index import Int
-
-    return Int(1)
 
 
 def test_sizes_that_are_equal_by_chance_do_not_count() -> None:
@@ -496,6 +537,14 @@ def test_one_grid_point_does_not_do_all_the_work() -> None:
     assert refusals(g.check(2)) <= {1, 2}
 
 
+def test_rows_that_are_columns_stay_apart() -> None:
+    """One gather instead of another is fine, three instead of one are not."""
+    g = Graph()
+    x = g("aten::mul.Tensor", g("aten::add.Tensor", g.input((40, 48)), g.input((40, 48)), 1.0), g.input((40, 48)))
+    g.keep(g("aten::clone", x.permute([1, 0]), 0, shape=(48, 40)))
+    assert refusals(g.check(2)) == {1}
+
+
 def test_a_step_in_between_keeps_its_neighbours_apart(rows: Rows) -> None:
     """exp → mm → add, and exp → add: exp and add in one kernel would wait for each other."""
     g = Graph()
@@ -528,6 +577,11 @@ def test_layers_share_their_kernels(rows: Rows) -> None:
     g.keep(x)
     fused = both_sizes(g, 12)
     assert len({kernel_text(kernel) for kernel in kernels(fused)}) == 3
+
+
+@pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(fusion.__path__)])
+def test_examples_in_the_sources(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"bringup.graph.fusion.{name}")).failed == 0
 
 
 def test_fusion_is_deterministic_and_leaves_no_guards(rows: Rows) -> None:

@@ -22,6 +22,7 @@ MAY_NOT_IMPORT = {
     "cli.py": {"bringup._C"},
     "driver*.py": {"torch", *UPPER},
     "drivers": {"torch", *UPPER},
+    "graph/fusion": {"torch", *UPPER},
     "ir": {"torch", *UPPER},
     "targets": {"torch", *UPPER},
 }
@@ -125,7 +126,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 def test_the_core_stays_small() -> None:
     lines = sum(len(path.read_text().splitlines()) for path in core_sources())
-    assert lines < 8000, f"bringup/csrc has {lines} lines; docs/design.md says why it may have up to 8,000"
+    assert lines < 9500, f"bringup/csrc has {lines} lines; docs/design.md says why it may have up to 9,500"
 
 
 def test_files_stay_readable() -> None:

@@ -119,7 +119,9 @@ def _row_memory(shop: Workshop, piece: Piece, needed: Callable[[Memory], bool], 
     body, scratch = piece.body, list(piece.locals)
     room = local_bytes - sum(local.nbytes for local in piece.locals)
     for memory in sorted(m for m in stored & loaded if m is not None):
-        touching = list(dict.fromkeys((a.buffer, a.indices) for a in found if shop.memory(a.buffer) == memory))
+        # Places may hold values that were in a memory before: they are read anew for each.
+        now = [(a.buffer, a.indices) for a in accesses(body) if shop.memory(a.buffer) == memory]
+        touching = list(dict.fromkeys(now))
         inside = not needed(memory)
         if len(touching) == 1 or (not inside and len({buffer for buffer, _ in touching}) == 1):
             continue
@@ -129,7 +131,7 @@ def _row_memory(shop: Workshop, piece: Piece, needed: Callable[[Memory], bool], 
             if local is not None:
                 scratch.append(local)
                 room -= local.nbytes
-        body = Substitution(access=row.access).block(body)
+        body = row.change.block(body)
     return replace(piece, body=body, locals=tuple(scratch))
 
 
@@ -164,6 +166,7 @@ class _Row:
             strides=(*(digit.stride for digit in outer), self.step),
         )
         self.scratch: Local | None = None
+        self.change = Substitution(access=self.access)
 
     def local(self, room: int) -> Local | None:
         """Scratch for the row, which it uses from now on; None if there is no room."""
@@ -175,12 +178,12 @@ class _Row:
     def access(self, buffer: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
         """What an access touches instead."""
         where = self.places.get((buffer, indices))
-        if where is None:
-            return buffer, indices
+        if where is None:  # its own place may be a value that was kept
+            return buffer, tuple(self.change.index(index) for index in indices)
         inner: Index = Int(0)
         for digit in where.digits:
             if not self._of_grid(digit.atom):
-                inner = add(inner, multiply(digit.atom, self._scaled(digit.stride)))
+                inner = add(inner, multiply(self.change.index(digit.atom), self._scaled(digit.stride)))
         if self.scratch is not None:
             return self.scratch.name, (inner,)
         return self.shop.buffer(self.view), (*self.outer, inner)
