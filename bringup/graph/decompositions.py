@@ -93,8 +93,8 @@ def embedding_bag_backward(
 ) -> Tensor:
     """The gradient of the table; a sparse one is left to eager PyTorch."""
     if sparse:
-        return NotImplemented
-    return torch.ops.aten._embedding_bag_dense_backward.default(
+        return NotImplemented  # type: ignore[no-any-return]
+    return torch.ops.aten._embedding_bag_dense_backward.default(  # type: ignore[no-any-return]
         grad,
         indices,
         offset2bag,

@@ -233,7 +233,7 @@ class _Anywhere(dict["Memory", float]):
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
     """A line of text."""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _title(text: str) -> str:

@@ -171,7 +171,7 @@ def autograd(device: str) -> None:
     def through_views(x: torch.Tensor) -> torch.Tensor:
         y = x * 1
         y[1:3].mul_(2)
-        y.t()[0].add_(y[0, 0].detach())
+        y.t()[0].add_(y[0, 0].detach().clone())  # what it adds must not be what it writes
         torch.cat([y[::2], y.t()[:1, :4].expand(2, 4)]).square().sum().backward()
         return x.grad
 

@@ -33,8 +33,9 @@ def factories(device: str) -> None:
         "meshgrid": lambda d: torch.meshgrid(torch.arange(2, device=d), torch.arange(3, device=d), indexing="ij"),
         "cartesian_prod": lambda d: torch.cartesian_prod(torch.arange(2, device=d), torch.arange(3, device=d)),
     }
+    computed = ("linspace", "logspace", "hann_window")
     for name, make in dense.items():
-        close(make(device), make("cpu"), device, True, name)
+        close(make(device), make("cpu"), device, name not in computed, name)
         strides = [
             [t.stride() for t in (r if isinstance(r, (tuple, list)) else [r])] for r in (make(device), make("cpu"))
         ]
@@ -217,7 +218,7 @@ def changes_in_place_on_views(device: str) -> None:
 def overlapping_memory(device: str) -> None:
     windows = numbers(12)
     agree(device, lambda x: x.as_strided((5, 4), (2, 1)) @ x[:4], windows, exact=False)
-    agree(device, lambda x: x.as_strided((5, 4), (2, 1)).sum(0), windows)
+    agree(device, lambda x: x.as_strided((5, 4), (2, 1)).sum(0), windows, exact=False)
     agree(device, lambda x: x.expand(3, 12).clone(), windows)
     agree(device, lambda x: torch.add(x, x, out=x), windows)
     agree(device, lambda x: (x.add_(x), x.mul_(x[0].clone())), windows)
