@@ -72,8 +72,8 @@ def _extreme(op: str) -> Lowering:
     def lower(call: Call, self: Tensor, dim: Any = None, keepdim: bool = False) -> None:
         if dim is None and self.numel == 0:  # PyTorch's meta kernel lets max() and min() pass
             raise RuntimeError(
-                f"{op}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
-                "the 'dim' argument."
+                f"{op}(): Expected reduction dim to be specified for input.numel() == 0. "
+                "Specify the reduction dim with the 'dim' argument."
             )
         folding(call, self, dim, keepdim, lambda value: value, op)
 

@@ -72,7 +72,7 @@ def test_only_kernels_mode_offers_kernels(make_sim):
         ("mode=kernels", True),
         ("mode=library", False),
         ("", True),
-        ("mode=kernels,partitions=4", True),  # everything lies in partition 0
+        ("mode=kernels,partitions=4", False),  # all in partition 0, until a storage is sharded
         ("mode=kernels,partitions=4,placement=shard", False),
     ]:
         one = make_sim(options, open_devices=False)
