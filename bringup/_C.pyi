@@ -50,6 +50,13 @@ def sleep(device: int, stream_id: int, milliseconds: float) -> None:
 
 def host_function(device: int, stream_id: int, function: Callable[[], None]) -> None: ...
 
+# ---- graphs (what torch.accelerator.Graph does not already give) ----
+def refuse_capture(device: int, what: str) -> None:
+    """RuntimeError, also of the capture, if this thread's stream there is captured: what comes next cannot be."""
+
+def name_work(op: str | None) -> str | None:
+    """What this thread is doing, for such errors, where nothing was named before; returns that name, to be put back."""
+
 # ---- memory (what torch.accelerator.* does not already give) ----
 def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[int, int, int, bool, bool]]]]:
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
@@ -141,12 +148,12 @@ class GraphPlan:
         self,
         tensors: Sequence[torch.Tensor],
         numbers: Sequence[torch.Tensor] = ...,
-        draws: Sequence[tuple[int, int]] = ...,
+        draws: Sequence[tuple[int, int, bool]] = ...,
     ) -> list[torch.Tensor]:
-        """The plan's outputs. ``numbers`` are 0-dim CPU tensors; missing ``draws`` (seed, offset) are reserved."""
+        """The plan's outputs. ``numbers`` are 0-dim CPU tensors; missing ``draws`` are reserved."""
 
-def reserve_draw(device: int) -> tuple[int, int]:
-    """(seed, offset) of one random call, from the device's default generator."""
+def reserve_draw(device: int) -> tuple[int, int, bool]:
+    """(seed, offset, whether a capture replaces them) of one random call, from the device's default generator."""
 
 def set_kernel_resolver(
     resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from bringup import _C, amp, memory, random, runtime, streams
+from bringup.device_graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing
 from bringup.device_index import Device, device_index
 from bringup.driver import DTYPES
 from bringup.graph.inductor import no_inductor
+from bringup.graphed_callables import make_graphed_callables
 from bringup.memory import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -65,6 +67,7 @@ SUBMODULES = ("amp", "memory", "random", "streams")
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Graph",
     "OutOfMemoryError",
     "Stream",
     "StreamContext",
@@ -86,6 +89,8 @@ __all__ = [
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
     "init",
     "initial_seed",
     "ipc_collect",
@@ -94,6 +99,7 @@ __all__ = [
     "is_current_stream_capturing",
     "is_initialized",
     "launch_host_function",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -292,11 +298,6 @@ def __getattr__(name: str) -> bool:
     if name == "_initialized":  # torch.utils.checkpoint asks: only then does it keep the RNG state
         return is_initialized()
     raise AttributeError(f"module 'torch.{runtime.device_type()}' has no attribute '{name}'")
-
-
-def is_current_stream_capturing() -> bool:
-    """Whether work is being captured into a graph; there are no graphs yet."""
-    return False
 
 
 def _is_in_bad_fork() -> bool:

@@ -114,6 +114,7 @@ class _Call:
         """Calls the driver's function; False if it declined."""
         assert self.function is not None
         current: Any = torch._C._accelerator_getStream(self.device.index)
+        _C.refuse_capture(self.device.index, f"{self.op._name} of the driver's library")
         self.stream = current.native_handle
         targets = [self.plain(out) for out in outs]
         arguments = [self.plain(value) for value in self.positional]

@@ -187,8 +187,6 @@ def bringup_backend(module: GraphModule, example_inputs: Sequence[Any], **settin
     mode = settings.get("mode")
     if mode in MODES:
         chosen["mode"] = mode
-    elif mode == "reduce-overhead":
-        chosen.setdefault("keep_arena", True)
     elif mode not in (None, *_TORCH_MODES):
         raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join((*MODES, *_TORCH_MODES))}")
     return Backend(**chosen)(module, example_inputs)

@@ -42,7 +42,6 @@ class Binding:
         sizes: Sequence[int],
         numbers: Sequence[Any],
         device: torch.device,
-        keep_arena: bool = False,
     ) -> None:
         self.structure, self._device = structure, device
         self._symbols = dict(zip(structure.lowered.call.trace.symbols, sizes))
@@ -61,9 +60,6 @@ class Binding:
         made = [r.memory for r in results if isinstance(r, Held) and r.memory[0] == "temporary"]
         self._outputs: list[Memory] = list(dict.fromkeys(made))
         self._pure = not any(isinstance(step, Opaque) for step in structure.steps)
-        self._arena: torch.Tensor | None = None
-        if keep_arena and self._pure:
-            self._arena = torch.empty(self.memory.arena, dtype=torch.uint8, device=device)
         self.parts: list[Segment | EagerCall] = self._cut()
         self._results = [self._constant(result) for result in results]
 
@@ -93,7 +89,7 @@ class Binding:
             arguments = [*addresses, *launch.arguments]
             described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments))
             draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (_SEED, _OFFSET))])
-        arena = [self.memory.arena] if self._pure and self._arena is None else []
+        arena = [self.memory.arena] if self._pure else []
         specs = [self._output_spec(where) for where in self._outputs] if self._pure else None
         plan = _C.make_plan(described, arena, [], _RANDOM, specs)
         lowered = self.structure.lowered
@@ -103,7 +99,7 @@ class Binding:
     def _address(self, where: Memory, offset: int, memories: dict[Memory, int]) -> tuple[int, int, int]:
         if where[0] == "temporary" and where[1] in self._offsets:
             offset += self._offsets[where[1]]
-            if self._pure and self._arena is None:
+            if self._pure:
                 return (_TEMPORARY, 0, offset)
             where = _ARENA
         elif self._pure and where in self._outputs:
@@ -149,7 +145,7 @@ class GraphRun:
     def __init__(self, binding: Binding, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> None:
         self._binding, self._arguments, self._constants = binding, arguments, constants
         self.tensors: dict[Memory, torch.Tensor] = {}
-        self._draws: list[tuple[int, int]] = []
+        self._draws: list[tuple[int, int, bool]] = []
 
     def memory(self, memory: Memory) -> torch.Tensor:
         """The tensor that a memory is; one that nobody has made yet is allocated."""
@@ -164,8 +160,6 @@ class GraphRun:
     def _allocated(self, memory: Memory) -> torch.Tensor:
         binding = self._binding
         if memory == _ARENA:
-            if binding._arena is not None:
-                return binding._arena
             return torch.empty(binding.memory.arena, dtype=torch.uint8, device=binding._device)
         held = binding._seen[memory]
         elements = binding.filled.nbytes[memory[1]] // held.dtype.itemsize

@@ -39,8 +39,6 @@ class GraphOptions:
     fuse: bool = True
     #: An op without a kernel is an error instead of an ordinary op.
     strict: bool = False
-    #: Keep the arena between calls.
-    keep_arena: bool = False
 
 
 class CompiledGraph:
@@ -113,7 +111,7 @@ class CompiledGraph:
                 named = {f"argument {n}": number for n, number in zip(first.guarded_numbers(), numbers)}
                 structure = self._structure({**dict(zip(first.call.trace.symbols, sizes)), **named})
             values = structure.lowered.values(sizes, numbers)
-            binding = Binding(structure, sizes, values, self.device, self.options.keep_arena)
+            binding = Binding(structure, sizes, values, self.device)
             self.bindings[key] = binding
             if len(self.bindings) > BINDINGS:
                 self.bindings.popitem(last=False)

@@ -23,7 +23,7 @@ from bringup.graph.exported_dims import name_of, open_dimensions
 from bringup.graph.exported_sizes import sizes_to_try
 from bringup.graph.exported_trace import ExportError, TracedModel, show_aliases, trace
 from bringup.graph.graph_ops import GRAPH_LOWERINGS
-from bringup.graph.lowered import GraphLowering, LoweredGraph
+from bringup.graph.lowered import DataDependent, GraphLowering, LoweredGraph
 from bringup.graph.program import (
     INTEGER,
     ConstantSpec,
@@ -168,7 +168,7 @@ class _Exporter:
         shown = f" for {', '.join(f'{name} = {size}' for name, size in sizes.items())}" if sizes else ""
         try:
             lowered = GraphLowering(graph, self._device, _find, sizes).lowered
-        except (NotImplementedError, UnknownSize) as error:
+        except (NotImplementedError, DataDependent, UnknownSize) as error:
             raise ExportError(f"the graph cannot be lowered{shown}: {error}") from error
         if lowered.eager:
             raise ExportError(_without_kernel(lowered, shown))

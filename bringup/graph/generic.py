@@ -71,6 +71,4 @@ def lowered_for_all_sizes(call: Call, arguments: Sequence[Any], define: Callable
 
 def _closed(tensor: Tensor) -> Tensor:
     numbers: Callable[[Sequence[IntLike]], tuple[int, ...]] = lambda values: tuple(map(hint_of, values))  # noqa: E731
-    return replace(
-        tensor, shape=numbers(tensor.shape), strides=numbers(tensor.strides), offset=hint_of(tensor.offset)
-    )
+    return replace(tensor, shape=numbers(tensor.shape), strides=numbers(tensor.strides), offset=hint_of(tensor.offset))

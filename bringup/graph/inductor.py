@@ -1,7 +1,7 @@
 """What PyTorch's inductor finds when it looks for our device's code generator: an error that says what to use.
 
-``torch.compile(model)`` means inductor, which generates C++ or Triton for devices it knows. Our graphs have a pipeline of
-their own; taking inductor's place in secret would give other numbers, options and caches than its user asked for.
+``torch.compile(model)`` means inductor, which generates C++ or Triton for devices it knows. Our graphs have a pipeline
+of their own; taking inductor's place in secret would give other numbers, options and caches than its user asked for.
 """
 
 from __future__ import annotations

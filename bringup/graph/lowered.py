@@ -194,7 +194,7 @@ class GraphLowering:
         elif isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             self._values[node] = result
         elif not isinstance(node.target, torch._ops.OpOverload):
-            raise NotImplementedError(f"{node.name}: {node.target} is no op that a graph may hold")
+            raise DataDependent(f"{node.name} ({node.target}): it is no op, and what it does is not known ahead")
         else:
             self._values[node] = self._op(node, node.target, result)
 
@@ -202,9 +202,9 @@ class GraphLowering:
         view = self._as_view(node, target, result)
         if view is not None:
             return view
-        if torch.Tag.dynamic_output_shape in target.tags:
-            raise DataDependent(f"{node.name} ({target}): how much it gives depends on the data")
         found = self._find(op_name(target))
+        if torch.Tag.dynamic_output_shape in target.tags and (found is None or _masks(node)):
+            raise DataDependent(f"{node.name} ({target}): how much it gives depends on the data")
         if found is None:
             return self._eager(node, target, result, "it has no lowering")
         try:
@@ -227,8 +227,8 @@ class GraphLowering:
         return views if isinstance(result, (list, tuple)) else views[0]
 
     def _viewed(self, node: Node, fake: torch.Tensor) -> tuple[Held, torch.Tensor] | None:
-        """The argument that a traced tensor is a view of. Two arguments of a graph may share memory in the trace, and not
-        later: so only the node's own arguments count."""
+        """The argument that a traced tensor is a view of. Two arguments of a graph may share memory in the trace, and
+        not later: so only the node's own arguments count."""
         for argument in node.all_input_nodes:
             held, shown = self._values.get(argument), argument.meta.get("val")
             if not isinstance(held, Held) or not isinstance(shown, torch.Tensor):
@@ -441,6 +441,12 @@ def _kernel_tensors(values: Any) -> list[Tensor]:
     if isinstance(values, Tensor):
         return [values]
     return [tensor for part in values for tensor in _kernel_tensors(part)] if isinstance(values, list) else []
+
+
+def _masks(node: Node) -> bool:
+    """True if an op picks by truth values."""
+    values = [argument.meta.get("val") for argument in node.all_input_nodes[1:]]
+    return any(isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8) for value in values)
 
 
 def _is_list(schema: Any) -> bool:

@@ -125,9 +125,7 @@ def _matched(template: CompiledGraph, theirs: _Outline, ours: _Outline) -> Sized
             raise _Differs
         for a, b in zip((*old.args, *old.kwargs.values()), (*new.args, *(new.kwargs[name] for name in old.kwargs))):
             pair.same(a, b)
-    kept = [n for n, result in enumerate(theirs.results) if not (isinstance(result, Node) and _is_size(result))]
-    if len(kept) != len(ours.results):
-        raise _Differs
+    kept = _aligned(theirs.results, ours.results)
     for n, result in zip(kept, ours.results):
         pair.same(theirs.results[n], result)
     if not set(template.structures[0].lowered.symbols.sources) <= set(pair.sizes):
@@ -136,6 +134,18 @@ def _matched(template: CompiledGraph, theirs: _Outline, ours: _Outline) -> Sized
     places = {node: n for n, node in enumerate(ours.placeholders)}
     arguments = [places[partner[node]] if node in partner else None for node in theirs.placeholders]
     return SizedGraph(template, pair.sizes, arguments, kept)
+
+
+def _aligned(old: Sequence[Any], new: Sequence[Any]) -> list[int]:
+    """Which old result is which new one. The old graph also gives sizes that it keeps for its backward graph, and a
+    backward graph gives None for an argument that was a size."""
+    tensors = [n for n, result in enumerate(old) if isinstance(result, Node) and not _is_size(result)]
+    nothing = [n for n, result in enumerate(old) if result is None]
+    wanted = [result for result in new if result is not None]
+    if len(tensors) != len(wanted) or (len(wanted) < len(new) and not nothing):
+        raise _Differs
+    left = iter(tensors)
+    return [nothing[0] if result is None else next(left) for result in new]
 
 
 class _Pair:

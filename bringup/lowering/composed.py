@@ -42,8 +42,21 @@ def register(core: Any) -> None:
     library = torch.library.Library("aten", "IMPL")
     for overload, function in COMPOSED.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(overload, "PrivateUse1"):  # what a user registers counts
-            library.impl(overload.removeprefix("aten::"), untraced(function), "PrivateUse1")
+            library.impl(overload.removeprefix("aten::"), untraced(_named(core, overload, function)), "PrivateUse1")
     _libraries.append(library)
+
+
+def _named(core: Any, overload: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under its op's name: a number that cannot be read back while a graph is captured is told by it."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        before = core.name_work(overload)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            core.name_work(before)
+
+    return kernel
 
 
 def registered() -> bool:

@@ -18,7 +18,7 @@ from bringup.lowering.indexing import IndexedDims, at_least_1d, place
 from bringup.lowering.movement import copy
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
-from bringup.lowering.symbolic import IntLike
+from bringup.lowering.symbolic import IntLike, hint_of
 
 _COMBINES = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
@@ -234,23 +234,43 @@ def index_reduce(
     indexed_reduce(call, start_from(call, self), reduce, include_self, send)
 
 
+def _broadcast(values: Tensor, shape: Sequence[IntLike]) -> Tensor:
+    """The values at every place; PyTorch's meta kernel does not ask whether they fit."""
+    fits = values.ndim <= len(shape)
+    for mine, wanted in zip(reversed(values.shape), reversed(shape)):
+        fits = fits and (mine == wanted or mine == 1)
+    if not fits:
+        given, result = ([hint_of(extent) for extent in extents] for extents in (values.shape, shape))
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {given} cannot be broadcast to indexing result of shape {result}"
+        )
+    return values.expand(shape)
+
+
 @lowering("aten::_index_put_impl", "aten::index_put")
 def index_put(
     call: Call,
     self: Tensor,
     indices: Sequence[Tensor | None],
-    values: Tensor,
+    values: Tensor | Number,
     accumulate: bool,
     unsafe: bool = False,
 ) -> None:
     """x[indices] = values, or += with duplicates counted: the kept dimensions are parallel."""
+    if values.dtype is not self.dtype:  # the meta kernel does not ask
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, "
+            f"got {self.dtype} for the destination and {values.dtype} for the source."
+        )
     plan = IndexedDims(self, indices)
     out = start_from(call, self)
     k = call.kernel()
     kept = [k.grid(out.shape[d]) for d in plan.kept]
     shape = plan.result_order(plan.shape, [out.shape[d] for d in plan.kept])
     target = k.update(out)
-    source = k.read(values.expand(shape))
+    if isinstance(values, Tensor):
+        values = _broadcast(values, shape)
+    value = _value(k, out, values, shape)
     positions = [(k.read(index), d) for d, index in zip(plan.dims, plan.indices)]
 
     def nest(at: list[Index]) -> None:
@@ -265,8 +285,8 @@ def index_put(
         places: dict[int, Index] = dict(zip(plan.kept, kept))
         for buffer, d in positions:
             places[d] = place(k, buffer, at, out.shape[d], wrap=True)
-        value = source.at(*plan.result_order(at, kept))
-        k.store(target, [places[d] for d in range(out.ndim)], value, combine="add" if accumulate else None)
+        here = list(plan.result_order(at, kept))
+        k.store(target, [places[d] for d in range(out.ndim)], value(here), combine="add" if accumulate else None)
 
     nest([])
     k.launch()

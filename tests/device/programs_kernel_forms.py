@@ -128,6 +128,28 @@ def refused_without_a_meta_kernel_in_cpp() -> None:
 
 
 @strict
+def values_put_by_index() -> None:
+    x, index = plain(3, 4), torch.tensor([0, 1])
+    same_message(lambda t, i: t.index_put_((i,), t[0, :2].clone()), x, index)
+    same_message(lambda t, i: t.index_put_((i,), t.clone()[None]), x, index)
+    both_refuse(DEVICE, lambda t, i: t.index_put_((i,), t.double()[0]), x, index)
+    for value in (torch.tensor(2.5), 3.5):  # a number of the CPU stays there
+        for accumulate in (False, True):
+            number = torch.as_tensor(value)
+            agree(lambda t, i, n=number, a=accumulate: t.clone().index_put_((i,), n, a), x, index)
+    agree(lambda t, i: t.index_put((None, i), t[:, :1]), x, index)
+
+
+@strict
+def extrema_of_nothing() -> None:
+    for dtype in (torch.float32, torch.int64):
+        same_message(lambda t: t.max(), torch.zeros(0, dtype=dtype))
+        same_message(lambda t: t.min(), torch.zeros(2, 0, dtype=dtype))
+        same_message(lambda t: t.amax(), torch.zeros(0, dtype=dtype))
+        agree(lambda t: t.amax(0), torch.zeros(3, 0, dtype=dtype))
+
+
+@strict
 def integers_through_dropouts_gradient() -> None:
     mask = torch.tensor([True, False, True])
     for dtype in (torch.bool, torch.uint8, torch.int64, torch.float16):

@@ -447,7 +447,11 @@ def test_hooks_and_custom_functions(compiled: Compile, numbers: Any) -> None:
     same(x.grad, 2 * 5 * 2 * x.detach())
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
+#: PyTorch keeps and restores random states in graphs for its own device types only (docs/gaps.md).
+_NO_STATES = pytest.mark.xfail(strict=True, raises=AssertionError, reason="run_and_save_rng_state: a closed list")
+
+
+@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.5, marks=_NO_STATES)])
 def test_checkpointing(dropout: float, compiled: Compile, numbers: Any) -> None:
     """What backward computes again is what forward had, random numbers too."""
     from torch.utils.checkpoint import checkpoint

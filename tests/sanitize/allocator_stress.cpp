@@ -143,6 +143,7 @@ bool intact(const Held& held) {
 void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& registry, unsigned seed, int operations) {
   std::mt19937_64 random(seed);
   std::vector<Held> held;
+  int32_t pool = allocator.make_pool();
   auto release = [&](size_t index) {
     Held victim = held[index];
     held[index] = held.back();
@@ -158,7 +159,8 @@ void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& regi
       const uint64_t nbytes = 1 + random() % caps[random() % (dice < 3 ? 6 : 4)];
       Held fresh{nullptr, nbytes, static_cast<uint8_t>(random()), false};
       try {
-        fresh.block = allocator.allocate(nbytes, static_cast<int32_t>(random() % 3));
+        const auto stream = static_cast<int32_t>(random() % 4);
+        fresh.block = allocator.allocate(nbytes, stream == 3 ? pool : stream);
       } catch (const Error&) { // full, or an injected failure: make room and go on
         while (held.size() > 4) release(random() % held.size());
         continue;
@@ -188,6 +190,8 @@ void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& regi
     } else if (dice == 98) {
       (void)allocator.stats();
       (void)allocator.snapshot();
+      allocator.release_pool(pool); // blocks of it may be live: they stay valid
+      pool = allocator.make_pool();
     } else if (i % 7 == 0) {
       try {
         allocator.empty_cache();
@@ -196,6 +200,7 @@ void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& regi
     }
   }
   while (!held.empty()) release(held.size() - 1);
+  allocator.release_pool(pool);
 }
 
 void everything_returns(CachingAllocator& allocator, FakeDevice& device, const char* what) {
@@ -289,6 +294,33 @@ void failing_events() {
   everything_returns(allocator, device, "failing events");
 }
 
+void pools_of_graphs() {
+  FakeDevice device(64 * MiB);
+  CachingAllocator allocator(device);
+  const int32_t pool = allocator.make_pool(), other = allocator.make_pool();
+  Block* block = allocator.allocate(12 * MiB, pool);
+  const uint64_t address = block->address;
+  allocator.free(block);
+  allocator.empty_cache();
+  check(device.used == 12 * MiB, "a held pool keeps free memory");
+  Block* elsewhere[] = {allocator.allocate(12 * MiB, 0), allocator.allocate(12 * MiB, other)};
+  check(elsewhere[0]->address != address && elsewhere[1]->address != address, "nobody else gets a pool's memory");
+  block = allocator.allocate(12 * MiB, pool);
+  check(block->address == address, "the pool itself does");
+  check(!error_of(allocator, 40 * MiB).empty() && device.segments.count(address), "also when memory is short");
+  Block* small = allocator.allocate(700, pool);
+  allocator.free(block);
+  allocator.release_pool(pool);
+  check(device.used == 26 * MiB, "a pool that is given back frees what no block holds");
+  allocator.free(small);
+  allocator.empty_cache();
+  check(device.used == 24 * MiB, "the rest is cache like any other");
+  allocator.free(elsewhere[0]);
+  allocator.free(elsewhere[1]);
+  allocator.release_pool(other);
+  everything_returns(allocator, device, "pools of graphs");
+}
+
 void fraction_limit() {
   FakeDevice device(400 * MiB);
   CachingAllocator allocator(device);
@@ -358,6 +390,7 @@ int main(int argc, char** argv) {
   stress(8, 96 * MiB, 0.01, 0.9, "8 threads, 1 % failures");
   out_of_memory();
   failing_events();
+  pools_of_graphs();
   fraction_limit();
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;

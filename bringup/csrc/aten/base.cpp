@@ -182,6 +182,7 @@ bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
 // ---- one number ----
 
 at::Scalar local_scalar_dense(const Tensor& self) {
+  const NamedWork named("aten::_local_scalar_dense (item)");
   const c10::DeviceIndex index = self.device().index();
   Device& device = device_at(index);
   const c10::TensorImpl& impl = *self.unsafeGetTensorImpl();

@@ -31,6 +31,7 @@ c10::Stream stream_of(c10::DeviceIndex index) {
 }
 
 void host_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
+  const NamedWork named("aten::copy_");
   const c10::DeviceIndex index = to.device().index();
   translated([&] {
     Device& device = device_at(index);
@@ -44,6 +45,7 @@ void host_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
 }
 
 void device_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
+  const NamedWork named("aten::copy_");
   const c10::DeviceIndex index = from.device().index();
   translated([&] {
     Device& device = device_at(index);

@@ -101,6 +101,7 @@ void HostCall::add(const at::Tensor& tensor, Accept accept) {
 }
 
 void HostCall::prepare() {
+  const NamedWork named(op_);
   translated([&] {
     device_->drain(current_stream(index_));
     if (zero_copy_) return;

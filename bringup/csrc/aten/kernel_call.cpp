@@ -37,6 +37,7 @@ thread_local bool t_resolving = false; // the resolver runs on this thread: what
 // ---- calls that no kernel serves ----
 
 void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack* stack) {
+  const NamedWork named(op.record.name.c_str());
   const bool kernels = device.runs_kernels();
   if (op.earlier.isValid() && (op.earlier_is_native || !kernels)) return op.earlier.callBoxed(op.handle, keys, stack);
   // An op that is only a composition stays one, so that its parts may run on the device.

@@ -31,6 +31,7 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
   c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
   for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(given.device, nbytes));
   c10::SmallVector<uint64_t, 24> args;
+  Recording* recording = device.recording(stream);
   for (const KernelLaunch& kernel : plan.launches) {
     if (kernel.units == 0) continue;
     args.assign(kernel.args.begin(), kernel.args.end());
@@ -68,6 +69,17 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
     work.flops = kernel.flops;
     work.bytes = kernel.bytes;
     work.finished = &finished;
+    if (C10_UNLIKELY(recording != nullptr)) {
+      std::vector<Draw> draws;
+      for (const auto& [position, source, slot, extra] : kernel.patches) {
+        if (source != Source::seed && source != Source::offset) continue;
+        const PhiloxState& draw = given.draws[slot];
+        if (!draw.captured) device.refuse_capture(stream, "random numbers from outside the capture");
+        draws.push_back({position, static_cast<uint32_t>(draw.seed), source == Source::seed, draw.offset});
+      }
+      recording->add(label, false, kernel.kernel, work, draws);
+      continue;
+    }
     try {
       device.launch(kernel.kernel, work, stream);
     } catch (const Error& error) {

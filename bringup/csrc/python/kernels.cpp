@@ -242,17 +242,17 @@ void bind_kernels(py::module_& module) {
       .def(
           "run",
           [](const GraphPlan& graph, const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& numbers,
-             const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
+             const std::vector<std::tuple<uint64_t, uint64_t, bool>>& draws) {
             std::vector<PhiloxState> states;
-            for (const auto& [seed, offset] : draws) states.push_back({seed, offset});
+            for (const auto& [seed, offset, captured] : draws) states.push_back({seed, offset, captured});
             py::gil_scoped_release no_gil;
             return translated([&] { return graph.run(tensors, numbers, std::move(states)); });
           },
           py::arg("tensors"), py::arg("numbers") = std::vector<at::Tensor>(),
-          py::arg("draws") = std::vector<std::pair<uint64_t, uint64_t>>());
+          py::arg("draws") = std::vector<std::tuple<uint64_t, uint64_t, bool>>());
   module.def("reserve_draw", [](int device) {
     const PhiloxState state = generator_for(std::nullopt, static_cast<c10::DeviceIndex>(device)).reserve();
-    return std::make_pair(state.seed, state.offset);
+    return std::make_tuple(state.seed, state.offset, state.captured);
   });
   module.def("set_kernel_resolver", &resolve_with);
   module.def("before_first_use", [](py::object function) {

@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include <set>
+
 #include "aten/ledger.h"
 #include "aten/route.h"
 #include "python/bindings.h"
@@ -166,6 +168,7 @@ void attach(const std::string& type_name) {
   register_guard();
   register_allocator();
   register_host_allocator();
+  register_graphs();
   register_hooks();
   register_library_ops();
   register_metadata_pickling();
@@ -214,6 +217,16 @@ PYBIND11_MODULE(_C, module) {
     Device& found = device_at(device);
     translated([&] { found.check_stream(static_cast<int32_t>(stream)); });
     found.mark_busy(static_cast<int32_t>(stream));
+  });
+  module.def("refuse_capture", [](int device, const std::string& what) {
+    translated(
+        [&] { device_at(device).refuse_capture(current_stream(static_cast<c10::DeviceIndex>(device)), what.c_str()); });
+  });
+  module.def("name_work", [](const std::optional<std::string>& op) {
+    static auto* names = new std::set<std::string>(); // guarded by the GIL
+    const char* before = NamedWork::current;
+    if (!before || !op) NamedWork::current = op ? names->insert(*op).first->c_str() : nullptr;
+    return before;
   });
   module.def("sleep", &sleep, NoGil());
   module.def("host_function", &host_function);

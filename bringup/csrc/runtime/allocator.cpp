@@ -64,6 +64,7 @@ struct CachingAllocator::State {
   double fraction = 1.0;
   int changing = 0;
   uint64_t changes = 0; // how often driver memory became free
+  int32_t next_pool = kFirstPool;
 
   uint64_t memory() {
     uint64_t bytes = memory_bytes.load(std::memory_order_relaxed);
@@ -205,12 +206,12 @@ struct CachingAllocator::State {
     return node;
   }
 
-  // Returns every wholly free segment to the driver; one that the driver refuses stays in the cache.
-  std::exception_ptr release_cached() {
+  // Returns wholly free segments, all or those of one pool, to the driver; one that it refuses stays in the cache.
+  std::exception_ptr release_cached(int32_t only = kAnyPool) {
     std::vector<Segment> segments;
     {
       std::lock_guard lock(mutex);
-      segments = pool.detach_free_segments();
+      segments = pool.detach_free_segments(only);
       ++changing;
     }
     std::exception_ptr first_error;
@@ -334,6 +335,20 @@ void CachingAllocator::record_stream(Block* block, int32_t stream) {
     if (known == stream) return;
   }
   node->streams.push_back(stream);
+}
+
+int32_t CachingAllocator::make_pool() {
+  std::lock_guard lock(state_->mutex);
+  state_->pool.hold(state_->next_pool);
+  return state_->next_pool++;
+}
+
+void CachingAllocator::release_pool(int32_t pool) noexcept {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->pool.let_go(pool);
+  }
+  state_->release_cached(pool); // what the driver refuses stays in the cache, for empty_cache
 }
 
 MemoryBackend& CachingAllocator::backend() { return state_->backend; }

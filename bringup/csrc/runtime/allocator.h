@@ -100,6 +100,11 @@ class CachingAllocator {
   // The block that contains an address, live or cached, or nullptr. Read its fields only if you know that it is live.
   Block* find(uint64_t address);
 
+  // A pool for graphs: allocate() takes its number in place of a stream's. The driver gets none of its memory back
+  // before release_pool; then what no block holds at once, the rest like any other cached memory.
+  int32_t make_pool();
+  void release_pool(int32_t pool) noexcept;
+
   // Waits for deferred blocks, then returns every wholly free segment to the driver. Throws the driver's first error.
   void empty_cache();
   // Upper bound of reserved bytes, as a share of the device's memory, in [0, 1]; 1.0 lifts it.

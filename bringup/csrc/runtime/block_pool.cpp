@@ -226,12 +226,14 @@ void BlockPool::merge_quick() {
   for (auto& [stream, pools] : pools_) merge_quick(*pools);
 }
 
-std::vector<Segment> BlockPool::detach_free_segments() {
+std::vector<Segment> BlockPool::detach_free_segments(int32_t only) {
   merge_quick();
   std::vector<Segment> free;
   for (auto it = segments_.begin(); it != segments_.end();) {
     BlockNode* node = it->second.second;
-    if (node->state != BlockState::cached || node->is_split()) {
+    const int32_t stream = it->second.first.stream;
+    const bool wanted = only == kAnyPool ? !held_.count(stream) : stream == only;
+    if (!wanted || node->state != BlockState::cached || node->is_split()) {
       ++it;
       continue;
     }
@@ -246,6 +248,11 @@ std::vector<Segment> BlockPool::detach_free_segments() {
 void BlockPool::forget_segment(const Segment& segment) {
   decrease(stats.segment, pool_index(segment.large), 1);
   decrease(stats.reserved_bytes, pool_index(segment.large), static_cast<int64_t>(segment.size));
+  if (segment.stream < kFirstPool || held_.count(segment.stream)) return;
+  for (const auto& [address, entry] : segments_)
+    if (entry.first.stream == segment.stream) return;
+  if (recent_ && recent_->stream == segment.stream) recent_ = nullptr;
+  pools_.erase(segment.stream); // its number is not used again
 }
 
 void BlockPool::restore_segment(const Segment& segment) {

@@ -24,6 +24,8 @@ constexpr uint64_t kOwnSegment = 10ull << 20;   // from here on a request gets a
 constexpr uint64_t kSegmentRound = 2ull << 20;
 constexpr uint64_t kQuickLimit = 64ull << 10; // an op on more bytes than this costs more than the tree (0.2 µs)
 constexpr uint8_t kQuickDepth = 16;
+constexpr int32_t kAnyPool = -1;
+constexpr int32_t kFirstPool = 1 << 16; // from here on a "stream" is a pool that belongs to graphs
 
 enum class BlockState : uint8_t { unused, cached, quick, live, deferred };
 
@@ -81,8 +83,12 @@ class BlockPool {
   void merge_quick();          // quick lists → ordered pools, of all streams
   void merge_quick(int32_t stream);
 
+  // A held pool keeps its segments, free or not: a graph runs on their addresses.
+  void hold(int32_t pool) { held_.insert(pool); }
+  void let_go(int32_t pool) { held_.erase(pool); }
+
   // Wholly free segments leave the pool here; afterwards each is either forgotten or put back.
-  std::vector<Segment> detach_free_segments();
+  std::vector<Segment> detach_free_segments(int32_t only = kAnyPool);
   void forget_segment(const Segment& segment);
   void restore_segment(const Segment& segment);
 
@@ -108,7 +114,8 @@ class BlockPool {
   std::unordered_map<int32_t, std::unique_ptr<StreamPools>> pools_;
   StreamPools* recent_ = nullptr;
   std::map<uint64_t, std::pair<Segment, BlockNode*>> segments_; // by address; the node is the first block
-  std::deque<BlockNode> nodes_;                                 // stable addresses, never shrinks
+  std::set<int32_t> held_;
+  std::deque<BlockNode> nodes_; // stable addresses, never shrinks
   BlockNode* unused_ = nullptr;
   int64_t split_blocks_ = 0, split_bytes_ = 0; // net change of one operation
 };

@@ -198,10 +198,15 @@ uint64_t Device::stream_handle(int32_t stream) {
 
 void Device::synchronize_stream(int32_t stream) {
   check_stream(stream);
+  refuse_capture(stream, "waiting for a stream");
+  finish(stream);
+}
+
+void Device::finish(int32_t stream) {
   if (!driver.asynchronous || !is_open()) return;
   Stream& slot = streams_[stream];
   const uint64_t seen = slot.queued.load(std::memory_order_acquire); // what other threads queue from here on stays busy
-  Event event = record(stream);
+  Event event = record_now(stream);
   try {
     wait(event);
   } catch (...) {
@@ -216,11 +221,15 @@ void Device::synchronize_stream(int32_t stream) {
 
 void Device::synchronize() {
   for (int32_t stream = 0; stream < kStreams; ++stream)
-    if (streams_[stream].created.load(std::memory_order_acquire)) synchronize_stream(stream);
+    if (Recording* captured = recording(stream); captured && captured->refuses_waiting())
+      refuse_capture(stream, "waiting for the device");
+  for (int32_t stream = 0; stream < kStreams; ++stream)
+    if (streams_[stream].created.load(std::memory_order_acquire)) finish(stream);
 }
 
 bool Device::query_stream(int32_t stream) {
   check_stream(stream);
+  refuse_capture(stream, "asking whether a stream is idle");
   if (!driver.asynchronous || !is_open() || !busy(stream)) return true;
   Event event = record(stream);
   bool done = query(event);
@@ -231,6 +240,12 @@ bool Device::query_stream(int32_t stream) {
 // ---- Device: events ----
 
 Event Device::record(int32_t stream) {
+  check_stream(stream);
+  if (const Recording* captured = recording(stream)) return Event{0, 0, captured->id};
+  return record_now(stream);
+}
+
+Event Device::record_now(int32_t stream) {
   ensure_open();
   Event event;
   if (driver.asynchronous)
@@ -242,6 +257,7 @@ Event Device::record(int32_t stream) {
 }
 
 bool Device::query(const Event& event) {
+  refuse_captured(event);
   if (!driver.asynchronous || event.handle == 0) return true;
   int32_t done = 0;
   driver.call("event_query", local,
@@ -250,6 +266,7 @@ bool Device::query(const Event& event) {
 }
 
 void Device::wait(const Event& event) {
+  refuse_captured(event);
   if (!driver.asynchronous || event.handle == 0) return;
   int32_t done = 0; // asking first saves letting the GIL go for work that is long done
   driver.call("event_query", local,
@@ -263,6 +280,7 @@ void Device::wait(const Event& event) {
 }
 
 void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
+  if (wait_in_capture(event, waiting, wait_stream)) return;
   if (!driver.asynchronous || event.handle == 0) return;
   if (&waiting.driver != &driver) { // two drivers know nothing of each other: the host waits in between
     wait(event);
@@ -297,6 +315,11 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
                   const bringup_placement* placement) {
   if (nbytes == 0) return;
   ensure_open();
+  if (Recording* captured = recording(stream)) {
+    if (kind != BRINGUP_DEVICE_TO_DEVICE) refuse_capture(stream, "a copy between host and device");
+    const uint64_t args[] = {dst, src, nbytes};
+    return captured->add("copy", true, 0, {args, 3});
+  }
   driver.call("copy", local, [&] {
     return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
   });
@@ -313,6 +336,8 @@ uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, const std::str
 }
 
 void Device::launch(uint64_t kernel, bringup_launch& work, int32_t stream) {
+  if (Recording* captured = recording(stream))
+    return captured->add(NamedWork::current ? NamedWork::current : "kernel", false, kernel, work);
   uint32_t finished = 0;
   if (!work.finished) work.finished = &finished;
   work.stream = stream_handle(stream);
@@ -341,6 +366,8 @@ void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
 
 void Device::host_function(int32_t stream, void (*function)(void*), void* argument) {
   ensure_open();
+  check_stream(stream);
+  refuse_capture(stream, "a host function");
   if (!driver.api.host_function) { // synchronous devices have nothing queued: now is in order
     Blocking blocking;
     function(argument);
@@ -372,7 +399,7 @@ void Device::raw_free(uint64_t address) {
 }
 
 uint64_t Device::raw_memory() { return spec().memory_bytes; }
-uint64_t Device::record_event(int32_t stream) { return record(stream).handle; }
+uint64_t Device::record_event(int32_t stream) { return record_now(stream).handle; }
 bool Device::query_event(uint64_t event) { return query(Event{event, 0}); }
 void Device::wait_event(uint64_t event) { wait(Event{event, 0}); }
 void Device::destroy_event(uint64_t event) {

@@ -11,6 +11,7 @@
 
 #include "runtime/allocator.h"
 #include "runtime/error.h"
+#include "runtime/recording.h"
 
 namespace bringup {
 
@@ -71,6 +72,7 @@ class Driver {
 struct Event {
   uint64_t handle = 0;
   uint64_t nanoseconds = 0;
+  uint64_t recording = 0; // of a captured stream: the capture, and nothing else
 };
 
 class Device final : public MemoryBackend {
@@ -113,11 +115,26 @@ class Device final : public MemoryBackend {
   }
   // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
-    if (__builtin_expect(busy(stream), 0)) synchronize_stream(stream);
+    if (__builtin_expect(recording(stream) != nullptr, 0)) refuse_capture(stream, "work on the host");
+    if (__builtin_expect(busy(stream), 0)) finish(stream);
   }
   void synchronize_stream(int32_t stream);
   void synchronize();
   bool query_stream(int32_t stream);
+
+  // ---- capture: while a stream has a recording, launches and copies inside the device are written down, not run ----
+  Recording* recording(int32_t stream) const { return streams_[stream].recording.load(std::memory_order_acquire); }
+  void begin_capture(Recording& recording, int32_t stream);
+  void end_capture(Recording& recording) noexcept; // of all streams that have joined it
+  // Error, also of the whole capture, if the stream is captured: the thing asked for cannot be.
+  void refuse_capture(int32_t stream, const char* what);
+  void replay(const Steps& steps, int32_t stream, const RandomState* states); // of the generators
+  void finish(int32_t stream); // waits for work that runs, also on a stream that is captured meanwhile
+  // Whose memory the stream's new tensors get: its own, or the capture's.
+  int32_t memory_pool(int32_t stream) const {
+    const Recording* captured = recording(stream);
+    return __builtin_expect(captured != nullptr, 0) ? captured->memory_pool : stream;
+  }
 
   // ---- events ----
   Event record(int32_t stream);
@@ -157,11 +174,15 @@ class Device final : public MemoryBackend {
     std::atomic<bool> created{false};
     std::atomic<uint64_t> queued{0};   // calls that may have left work behind
     std::atomic<uint64_t> finished{0}; // of those, how many are known to be done: it never runs ahead of the truth
+    std::atomic<Recording*> recording{nullptr};
     std::mutex creating;
   };
 
   void open_slow();
   [[noreturn]] void refuse(State state);
+  Event record_now(int32_t stream);
+  static void refuse_captured(const Event& event);
+  bool wait_in_capture(const Event& event, Device& waiting, int32_t wait_stream);
 
   std::atomic<State> state_{State::unopened};
   std::mutex open_mutex_;

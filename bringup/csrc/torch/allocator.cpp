@@ -289,7 +289,8 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_pl
     device.ensure_open();
     if (nbytes == 0) return c10::DataPtr(nullptr, torch_device);
     const bringup_placement& wanted = placement ? *placement : device.spec().default_placement;
-    Block* block = device.memory().allocate(device.physical_bytes(nbytes, wanted), current_stream(index));
+    Block* block =
+        device.memory().allocate(device.physical_bytes(nbytes, wanted), device.memory_pool(current_stream(index)));
     block->placement = wanted;
     return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
   });
@@ -303,8 +304,9 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   TORCH_CHECK(device.index == stream.device_index(), "record_stream: the tensor is on ", device.label(),
               " and the stream belongs to device ", static_cast<int>(stream.device_index()));
   translated([&] {
-    device.check_stream(static_cast<int32_t>(stream.id()));
-    owner.record_stream(block, static_cast<int32_t>(stream.id()));
+    const auto id = static_cast<int32_t>(stream.id());
+    device.check_stream(id);
+    if (device.memory_pool(id) != block->stream) owner.record_stream(block, id); // a capture's work is in one order
   });
 }
 

@@ -41,6 +41,7 @@ void fence_autograd_workers(); // before the interpreter goes down
 void register_hooks();
 void register_allocator();
 void register_host_allocator();
+void register_graphs();
 void register_library_ops();
 
 } // namespace bringup

@@ -11,19 +11,25 @@ namespace bringup {
 
 namespace {
 constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
-// CUDA's offsets are multiples of 4 and code that saves and restores them relies on it.
-constexpr uint64_t kOffsetStep = 4;
 } // namespace
 
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex index)
     : c10::GeneratorImpl(c10::Device(kDeviceType, index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
+Recording* GeneratorImpl::recording() const {
+  const c10::DeviceIndex index = device().index();
+  return device_at(index).recording(current_stream(index));
+}
+
 void GeneratorImpl::set_current_seed(uint64_t seed) {
+  if (Recording* captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
   state_->seed = seed;
   state_->offset = 0;
 }
 void GeneratorImpl::set_offset(uint64_t offset) {
   TORCH_CHECK_VALUE(offset % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", offset);
+  if (Recording* captured = recording())
+    translated([&] { captured->fail("an offset cannot be set inside a capture"); });
   state_->offset = offset;
 }
 uint64_t GeneratorImpl::get_offset() const { return state_->offset; }
@@ -69,10 +75,19 @@ GeneratorImpl* GeneratorImpl::clone_impl() const {
 }
 
 PhiloxState GeneratorImpl::reserve(uint64_t calls) {
+  if (Recording* captured = recording()) return static_cast<Capture*>(captured)->draw(*this, calls);
   std::lock_guard<std::mutex> lock(mutex_);
   const PhiloxState reserved{state_->seed, state_->offset};
   state_->offset += calls * kOffsetStep;
   return reserved;
+}
+
+RandomState Capture::draw(GeneratorImpl& generator, uint64_t calls) {
+  std::lock_guard lock(mutex_);
+  uint32_t i = 0;
+  while (i < generators.size() && generators[i].generator.get() != &generator) ++i;
+  if (i == generators.size()) generators.push_back({c10::intrusive_ptr<GeneratorImpl>::reclaim_copy(&generator), 0});
+  return {i, std::exchange(generators[i].calls, generators[i].calls + calls) * GeneratorImpl::kOffsetStep, true};
 }
 
 const at::Generator& default_generator(c10::DeviceIndex index) {

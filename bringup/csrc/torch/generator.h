@@ -10,10 +10,7 @@
 
 namespace bringup {
 
-struct PhiloxState {
-  uint64_t seed;
-  uint64_t offset;
-};
+using PhiloxState = RandomState;
 
 struct GeneratorImpl final : c10::GeneratorImpl {
   explicit GeneratorImpl(c10::DeviceIndex index);
@@ -29,7 +26,9 @@ struct GeneratorImpl final : c10::GeneratorImpl {
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
   static c10::DeviceType device_type() { return kDeviceType; }
 
-  // Hands one op `calls` offsets that nobody else gets. Takes the generator's mutex itself.
+  static constexpr uint64_t kOffsetStep = 4; // CUDA's: code that saves and restores offsets relies on it
+  // Hands one op `calls` offsets that nobody else gets. Takes the generator's mutex itself. During a capture
+  // they are the graph's, anew in every replay.
   PhiloxState reserve(uint64_t calls = 1);
 
  private:
@@ -38,8 +37,20 @@ struct GeneratorImpl final : c10::GeneratorImpl {
     uint64_t seed = c10::default_rng_seed_val;
     uint64_t offset = 0;
   };
+  Recording* recording() const; // of the stream that this thread uses
   GeneratorImpl* clone_impl() const override;
   std::shared_ptr<Shared> state_ = std::make_shared<Shared>();
+};
+
+// A graph's capture, with the generators that its steps draw from. Every recording is one.
+struct Capture final : Recording {
+  using Recording::Recording;
+  struct DrawnFrom {
+    c10::intrusive_ptr<GeneratorImpl> generator;
+    uint64_t calls;
+  };
+  std::vector<DrawnFrom> generators;
+  RandomState draw(GeneratorImpl& generator, uint64_t calls); // a place among the numbers of every replay
 };
 
 const at::Generator& default_generator(c10::DeviceIndex index);

@@ -91,6 +91,11 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return reinterpret_cast<void*>(
         translated([&] { return device_at(stream.device_index()).stream_handle(static_cast<int32_t>(stream.id())); }));
   }
+  bool isStreamCapturing(const c10::Stream& stream) const { // as above
+    Device& device = device_at(stream.device_index());
+    translated([&] { device.check_stream(static_cast<int32_t>(stream.id())); });
+    return device.recording(static_cast<int32_t>(stream.id())) != nullptr;
+  }
   bool queryStream(const c10::Stream& stream) const override {
     return translated([&] { return device_at(stream.device_index()).query_stream(static_cast<int32_t>(stream.id())); });
   }

@@ -1,0 +1,828 @@
+"""Programs that capture work into graphs and replay it: ``main`` runs all in one process, on compiled kernels."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import os
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import bringup
+
+PROGRAMS: dict[str, Callable[[], None]] = {}
+sim: Any = None  # torch.sim, once main has it
+
+
+def program(run: Callable[[], None]) -> Callable[[], None]:
+    assert run.__name__ not in PROGRAMS
+    PROGRAMS[run.__name__] = run
+    return run
+
+
+@contextmanager
+def refused(*words: str, kind: type[Exception] = RuntimeError) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        if not all(word in str(error) for word in words):
+            raise AssertionError(f"expected {words}") from error
+    else:
+        raise AssertionError(f"nothing was refused; expected {words}")
+
+
+def equal(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert torch.equal(found.cpu(), expected.cpu()), (found, expected)
+
+
+def captured(work: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+    """A graph of the work, and what the work returned: tensors that a replay fills."""
+    graph = sim.Graph()
+    with sim.graph(graph, **options):
+        result = work()
+    return graph, result
+
+
+def usable() -> None:
+    """The device does ordinary work, on both streams that the programs use."""
+    equal(torch.arange(4.0, device="sim") + 1, torch.tensor([1.0, 2, 3, 4]))
+    with sim.stream(sim.Stream()):
+        assert torch.ones(5, device="sim").sum().item() == 5
+    sim.synchronize()
+    assert not sim.is_current_stream_capturing()
+
+
+# ---- what a capture is ----
+@program
+def nothing_runs_before_replay() -> None:
+    x = torch.zeros(8, device="sim")
+
+    def work() -> torch.Tensor:
+        assert sim.is_current_stream_capturing()
+        assert torch.accelerator.current_stream().is_capturing()
+        x.add_(1)
+        return x * 2
+
+    graph, y = captured(work)
+    assert not sim.is_current_stream_capturing()
+    assert x.sum().item() == 0
+    for count in (1, 2, 3):
+        graph.replay()
+        equal(x, torch.full((8,), float(count)))
+        equal(y, torch.full((8,), 2.0 * count))
+
+
+@program
+def the_interface_of_torch_accelerator() -> None:
+    x = torch.zeros(2000, device="sim")
+    graph = torch.accelerator.Graph()
+    with torch.Stream(), graph:
+        x += 1
+    graph.replay()
+    assert x.sum().item() == 2000
+    graph.reset()
+    with refused("replay() of a graph that holds no capture"):
+        graph.replay()
+    graph.graph_pool = None
+    with torch.Stream(), graph:
+        x += 2
+    graph.replay()
+    assert x.sum().item() == 6000
+
+
+@program
+def copies_fills_views_and_out_are_captured() -> None:
+    a, b = torch.zeros(4, 6, device="sim"), torch.zeros(6, 4, device="sim")
+    whole = torch.zeros(24, device="sim")
+
+    def work() -> tuple[torch.Tensor, ...]:
+        b.copy_(a.t())
+        whole.view(4, 6).copy_(a)
+        torch.mul(a, 3, out=b.t())
+        a[1:3, ::2].fill_(7)
+        return a.clone(), a.to(torch.float64), torch.cat([a, a]), a.contiguous(memory_format=torch.contiguous_format)
+
+    graph, results = captured(work)
+    for seed in range(3):
+        host = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+        a.copy_(host)
+        graph.replay()
+        equal(whole, host.view(24))
+        equal(b, (host * 3).t())
+        host[1:3, ::2] = 7
+        for found, expected in zip(results, (host, host.double(), torch.cat([host, host]), host)):
+            equal(found, expected)
+
+
+@program
+def an_empty_capture_replays_nothing() -> None:
+    graph, _ = captured(lambda: None)
+    graph.replay()
+    usable()
+
+
+@program
+def replay_on_another_stream_keeps_its_order() -> None:
+    x = torch.ones(4, device="sim")
+    graph, y = captured(lambda: x + 1)
+    side = sim.Stream()
+    side.wait_stream(sim.current_stream())
+    with sim.stream(side):
+        sim._sleep(30)
+        x.fill_(5)
+        graph.replay()
+        z = y * 10
+    side.synchronize()
+    equal(z, torch.full((4,), 60.0))
+
+
+@program
+def a_stream_that_waits_for_a_captured_one_is_captured() -> None:
+    x = torch.ones(4, device="sim")
+    other = sim.Stream()
+    results = []
+
+    def work() -> torch.Tensor:
+        y = x + 1
+        other.wait_stream(sim.current_stream())
+        with sim.stream(other):
+            assert sim.is_current_stream_capturing()
+            z = y * 3
+            z.record_stream(other)
+        sim.current_stream().wait_stream(other)
+        results.append(z)
+        return z + y
+
+    graph, total = captured(work)
+    assert not other.is_capturing()
+    x.fill_(4)
+    graph.replay()
+    equal(results[0], torch.full((4,), 15.0))
+    equal(total, torch.full((4,), 20.0))
+    usable()
+
+
+@program
+def many_threads_replay_one_graph() -> None:
+    x = torch.zeros(64, device="sim")
+    graph, _ = captured(lambda: x.add_(1))
+    streams = [sim.Stream() for _ in range(4)]
+    lock = threading.Lock()  # += of several streams at once would be a race of the program
+
+    def run(stream: torch.Stream) -> None:
+        for _ in range(25):
+            with lock, sim.stream(stream):
+                graph.replay()
+                stream.synchronize()
+
+    threads = [threading.Thread(target=run, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(x, torch.full((64,), 100.0))
+
+
+@program
+def replay_holds_no_gil() -> None:
+    x = torch.zeros(1 << 19, device="sim")
+
+    def work() -> None:
+        for _ in range(400):
+            torch.exp(x, out=x)
+            x.zero_()
+
+    graph, _ = captured(work)
+    started, finished = threading.Event(), threading.Event()
+
+    def run() -> None:
+        started.set()
+        graph.replay()
+        finished.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    turns = 0
+    while not finished.is_set():
+        turns += 1
+    thread.join()
+    assert turns > 1000, turns
+
+
+@program
+def keep_graph_debug_dump_and_instantiate() -> None:
+    x = torch.ones(3, device="sim")
+    graph = sim.Graph(keep_graph=True)
+    with refused("instantiate() needs a capture"):
+        graph.instantiate()
+    with sim.graph(graph):
+        y = torch.exp(x)
+        x.copy_(y)
+    graph.instantiate()
+    graph.replay()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "graph.dot")
+        graph.debug_dump(str(path))
+        text = path.read_text()
+        assert text.splitlines() == ["aten::exp on work units: 1", "copy of bytes: 12"], text
+        with refused("could not be written"):
+            graph.debug_dump(f"{folder}/missing/graph.dot")
+    graph.reset()
+    with refused("debug_dump() of a graph that holds no capture"):
+        graph.debug_dump("unused")
+
+
+# ---- training ----
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(12, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 5))
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(11)
+    return [
+        (torch.randn(8, 12, generator=generator), torch.randint(5, (8,), generator=generator)) for _ in range(count)
+    ]
+
+
+def train(make: Callable[[Any], torch.optim.Optimizer], dropout: float, as_graph: bool) -> list[torch.Tensor]:
+    """Losses and final parameters of a few steps."""
+    model = nn.Sequential(network(), nn.Dropout(dropout)).to("sim")
+    optimizer = make(model.parameters())
+    loss_of = nn.CrossEntropyLoss()
+    x, y = torch.zeros(8, 12, device="sim"), torch.zeros(8, dtype=torch.int64, device="sim")
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm, *rest = batches(5)
+    x.copy_(warm[0])
+    y.copy_(warm[1])
+    side = sim.Stream()
+    side.wait_stream(sim.current_stream())
+    with sim.stream(side):
+        losses = [step().detach().clone()]
+    sim.current_stream().wait_stream(side)
+    if as_graph:
+        graph, loss = captured(step)
+    for inputs, targets in rest:
+        x.copy_(inputs)
+        y.copy_(targets)
+        if as_graph:
+            graph.replay()
+        else:
+            loss = step()
+        losses.append(loss.detach().clone())
+    return [*losses, *(p.detach().clone() for p in model.parameters())]
+
+
+def same_training(make: Callable[[Any], torch.optim.Optimizer], dropout: float = 0.0) -> None:
+    sides = []
+    for as_graph in (False, True):
+        torch.manual_seed(17)
+        sides.append(train(make, dropout, as_graph))
+    eager, replayed = sides
+    assert len({loss.item() for loss in eager[:5]}) == 5
+    for a, b in zip(replayed, eager, strict=True):
+        equal(a, b)
+
+
+@program
+def a_training_step_with_sgd_is_eager_bit_for_bit() -> None:
+    same_training(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False))
+    same_training(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True))
+
+
+@program
+def a_training_step_with_capturable_adam_and_dropout_is_eager_bit_for_bit() -> None:
+    same_training(lambda p: torch.optim.AdamW(p, lr=0.01, capturable=True), dropout=0.3)
+
+
+@program
+def parameters_first_used_on_the_default_stream() -> None:
+    """A node of autograd that is kept from before wants the default stream: PyTorch says so, or moves it."""
+    weight = torch.ones(3, device="sim", requires_grad=True)
+    x = torch.ones(3, device="sim")
+    kept = weight * x
+    kept.sum().backward()
+    assert weight.grad is not None
+    weight.grad.zero_()
+    with refused("stale reference to the default stream"):
+        captured(lambda: (weight * x).sum().backward())
+    usable()
+    torch.autograd.graph.set_override_stale_capture_stream(True)
+    graph, _ = captured(lambda: (weight * x).sum().backward())
+    torch.autograd.graph.set_override_stale_capture_stream(False)
+    for count in (1, 2):
+        x.fill_(float(count))
+        graph.replay()
+    equal(weight.grad, torch.full((3,), 3.0))
+
+
+@program
+def an_optimizer_that_counts_on_the_cpu_is_refused() -> None:
+    weight = torch.ones(3, device="sim", requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones_like(weight)
+    with refused("Adam(capturable=True)"):
+        captured(optimizer.step)
+    optimizer.step()
+    usable()
+
+
+@program
+def graphed_modules_train_like_the_module() -> None:
+    first, second = network().to("sim"), nn.Linear(5, 3).to("sim")
+    graphed = copy.deepcopy(first), copy.deepcopy(second)
+    samples = torch.zeros(8, 12, device="sim"), torch.zeros(8, 5, device="sim", requires_grad=True)
+    made = sim.make_graphed_callables(graphed, tuple((sample,) for sample in samples))
+    assert made == graphed
+    for seed in range(3):
+        x = torch.randn(8, 12, generator=torch.Generator().manual_seed(seed)).to("sim")
+        for modules in ((first, second), graphed):
+            modules[1](modules[0](x).relu()).square().mean().backward()
+    for module, other in zip((first, second), graphed):
+        for expected, found in zip(module.parameters(), other.parameters(), strict=True):
+            equal(found.grad, expected.grad)
+    other.eval()
+    equal(other(torch.ones(2, 5, device="sim")), second(torch.ones(2, 5, device="sim")))  # not the captured shape
+
+
+@program
+def graphed_functions() -> None:
+    def work(x: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"a": x * pair[0], "b": pair[1].exp()}
+
+    def arguments(value: float) -> Any:
+        x = torch.full((4,), value, device="sim", requires_grad=True)
+        return x, (torch.full((4,), 2.0, device="sim"), torch.zeros(4, device="sim"))
+
+    graphed = sim.make_graphed_callables(work, arguments(0.0))
+    for value in (1.0, -3.0):
+        given = arguments(value)
+        result = graphed(*given)
+        equal(result["a"], torch.full((4,), 2 * value))
+        equal(result["b"], torch.ones(4))
+        assert not result["b"].requires_grad
+        result["a"].sum().backward()
+        equal(given[0].grad, torch.full((4,), 2.0))
+    with refused("tensors only", kind=TypeError):
+        sim.make_graphed_callables(work, (1, 2))
+    module = nn.Linear(4, 4, device="sim")
+    module.register_forward_hook(lambda *_: None)
+    with refused("hooks"):
+        sim.make_graphed_callables(module, (torch.ones(4, device="sim"),))
+
+
+# ---- memory ----
+@program
+def a_graph_gives_its_memory_back() -> None:
+    x = torch.ones(1 << 18, device="sim")
+    (x * 2).exp().sum()  # warm
+    gc.collect()
+    sim.empty_cache()
+    allocated, reserved = sim.memory_allocated(), sim.memory_reserved()
+    graph, y = captured(lambda: (x * 2).exp())
+    assert sim.memory_allocated() == allocated + (1 << 20)
+    held = sim.memory_reserved()
+    assert held > reserved
+    pool = graph.pool()
+    address = y.data_ptr()
+    del y
+    assert sim.memory_allocated() == allocated
+    sim.empty_cache()
+    assert sim.memory_reserved() == held  # replay still runs on those addresses
+    others = [torch.empty(1 << 18, device="sim") for _ in range(8)]
+    assert address not in {other.data_ptr() for other in others}
+    del others
+    graph.replay()
+    graph.reset()
+    sim.empty_cache()
+    assert (sim.memory_allocated(), sim.memory_reserved()) == (allocated, reserved)
+    with refused("pool()"):
+        graph.pool()
+    again, z = captured(lambda: x * 2, pool=pool)  # a name of a pool that is gone names a new one
+    assert again.pool() == pool
+    again.replay()
+    assert z.sum().item() == 2 << 18
+    del z, again
+    sim.empty_cache()
+    assert (sim.memory_allocated(), sim.memory_reserved()) == (allocated, reserved)
+
+
+@program
+def results_outlive_their_graph() -> None:
+    x = torch.ones(1000, device="sim")
+    before = sim.memory_allocated()
+    graph, y = captured(lambda: x * 3)
+    graph.replay()
+    del graph
+    junk = [torch.zeros(1000, device="sim") for _ in range(20)]
+    equal(y, torch.full((1000,), 3.0))
+    del y, junk
+    sim.empty_cache()
+    assert sim.memory_allocated() == before
+    assert not [segment for segment in sim.memory_snapshot() if segment["stream"] > 100], "a pool was left behind"
+
+
+@program
+def graphs_share_a_pool() -> None:
+    x = torch.ones(1 << 19, device="sim")
+    handle = sim.graph_pool_handle()
+    first, a = captured(lambda: (x * 2).add(1).mul(3), pool=handle)
+    held = sim.memory_reserved()
+    assert first.pool() == handle
+    second, b = captured(lambda: (a * 2).add(1).mul(3), pool=first.pool())
+    assert second.pool() == handle
+    assert a.data_ptr() != b.data_ptr()
+    shared = sim.memory_reserved() - held
+    third, c = captured(lambda: (a * 2).add(1).mul(3))
+    assert third.pool() != handle
+    assert shared < sim.memory_reserved() - held - shared, "the second capture reuses what the first has freed"
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        for graph in (first, second, third):
+            graph.replay()
+        expected = torch.full((1 << 19,), ((value * 2 + 1) * 3 * 2 + 1) * 3)
+        equal(b, expected)
+        equal(c, expected)
+    del first
+    second.replay()  # its pool is still held
+    equal(b, expected)
+    with refused("is no memory pool", kind=ValueError):
+        captured(lambda: None, pool=(3, 4))
+    usable()
+
+
+@program
+def memory_runs_out_inside_a_capture() -> None:
+    x = torch.ones(4, device="sim")
+    gc.collect()
+    before = sim.memory_allocated()
+    try:
+        captured(lambda: (x + 1, torch.empty(1 << 50, device="sim")))
+    except torch.OutOfMemoryError:
+        pass
+    else:
+        raise AssertionError("the device has no such memory")
+    gc.collect()
+    assert sim.memory_allocated() == before
+    usable()
+
+
+# ---- random numbers ----
+@program
+def every_replay_draws_the_numbers_eager_would() -> None:
+    def work() -> list[torch.Tensor]:
+        x = torch.rand(100, device="sim")
+        return [x, torch.randn(100, device="sim"), nn.functional.dropout(x, 0.5), torch.randint(9, (50,), device="sim")]
+
+    torch.manual_seed(5)
+    expected = [[value.cpu() for value in work()] for _ in range(3)]
+    after = torch.rand(5, device="sim").cpu()
+    torch.manual_seed(5)
+    state = sim.get_rng_state()
+    graph, values = captured(work)
+    assert torch.equal(sim.get_rng_state(), state), "a capture draws nothing"
+    for drawn in expected:
+        graph.replay()
+        for found, right in zip(values, drawn, strict=True):
+            equal(found, right)
+    equal(torch.rand(5, device="sim"), after)
+    torch.manual_seed(5)
+    graph.replay()
+    for found, right in zip(values, expected[0], strict=True):
+        equal(found, right)
+
+
+@program
+def a_generator_of_ones_own() -> None:
+    generator = torch.Generator("sim").manual_seed(9)
+
+    def work() -> tuple[torch.Tensor, ...]:
+        mine = torch.rand(20, device="sim", generator=generator)
+        return mine, torch.rand(20, device="sim"), torch.rand(20, device="sim", generator=generator)
+
+    torch.manual_seed(1)
+    expected = [[value.cpu() for value in work()] for _ in range(2)]
+    torch.manual_seed(1)
+    generator.manual_seed(9)
+    graph, values = captured(work)
+    for drawn in expected:
+        graph.replay()
+        for found, right in zip(values, drawn, strict=True):
+            equal(found, right)
+
+
+@program
+def a_compiled_function_is_captured_with_its_random_numbers() -> None:
+    compiled = torch.compile(lambda x: nn.functional.dropout(x * 2, 0.5) + torch.rand_like(x), backend="bringup")
+    x = torch.ones(200, device="sim")
+    compiled(x)  # compiles
+    torch.manual_seed(4)
+    expected = [compiled(x).cpu() for _ in range(3)]
+    torch.manual_seed(4)
+    graph, y = captured(lambda: compiled(x))
+    for right in expected:
+        graph.replay()
+        equal(y, right)
+
+
+@program
+def a_generator_of_another_device_is_refused() -> None:
+    generator = torch.Generator("sim:1")
+    with refused("random numbers from outside the capture", "sim:0"):
+        captured(lambda: torch.empty(5, device="sim:0").uniform_(generator=generator))
+    usable()
+
+
+@program
+def seeds_are_not_set_inside_a_capture() -> None:
+    with refused("a seed cannot be set inside a capture"):
+        captured(lambda: sim.manual_seed(1))
+    with refused("aten::_standard_gamma"):
+        captured(lambda: torch._standard_gamma(torch.ones(3, device="sim")))
+    usable()
+
+
+# ---- what cannot be captured ----
+@program
+def what_needs_the_host_is_refused_by_name() -> None:
+    x = torch.ones(4, 4, device="sim")
+    pinned = torch.ones(4, 4).pin_memory()
+    cases: dict[str, Callable[[], Any]] = {
+        "item": lambda: x.sum().item(),
+        "aten::nonzero": lambda: torch.nonzero(x),
+        "aten::_unique2": lambda: torch.unique(x),
+        "aten::_linalg_svd": lambda: torch.linalg.svd(x),
+        "aten::_fft": lambda: torch.fft.fft(x),
+        "aten::copy_": lambda: x.cpu(),
+        "between host and device": lambda: x.copy_(pinned, non_blocking=True),
+        "copy between": lambda: torch.tensor([1.0], device="sim"),
+        "waiting for the device": sim.synchronize,
+        "waiting for a stream": lambda: sim.current_stream().synchronize(),
+        "whether a stream is idle": lambda: sim.current_stream().query(),
+        "a host function": lambda: sim.launch_host_function(lambda: None),
+        "outside the capture": lambda: sim.current_stream().wait_stream(sim.default_stream()),
+        "the replay of a graph": done.replay if (done := captured(lambda: x + 1)[0]) else None,  # type: ignore[dict-item]
+    }
+    for words, work in cases.items():
+        before = sim.memory_allocated()
+        graph = sim.Graph()
+        with refused(words, "cannot be captured", "sim:0"), sim.graph(graph):
+            x + 1
+            work()
+        usable()
+        with refused("holds no capture"):
+            graph.replay()
+        plain = torch.accelerator.Graph()
+        with refused("the capture failed", words), torch.Stream(), plain:
+            work()
+        usable()
+        assert sim.memory_allocated() == before, words
+
+
+@program
+def a_capture_that_failed_fails_at_its_end() -> None:
+    x = torch.ones(4, device="sim")
+    graph = sim.Graph()
+    with refused("the capture failed", "item"), sim.graph(graph):
+        try:
+            x.sum().item()
+        except RuntimeError:
+            x.add_(1)
+    equal(x, torch.ones(4))
+    with sim.graph(graph):  # the graph is empty, and can be used again
+        x.add_(1)
+    graph.replay()
+    equal(x, torch.full((4,), 2.0))
+
+
+@program
+def errors_of_the_program_itself_pass_through() -> None:
+    x = torch.ones(4, device="sim")
+    with refused("mine", kind=KeyError), sim.graph(sim.Graph()):
+        x.add_(1)
+        raise KeyError("mine")
+    usable()
+    with refused("shape"):
+        captured(lambda: torch.ones(2, 3, device="sim") @ x.view(2, 2))
+    usable()
+
+
+@program
+def captures_do_not_nest() -> None:
+    x = torch.ones(4, device="sim")
+    outer = sim.Graph()
+    with sim.graph(outer):
+        x.add_(1)
+        with refused("nested"), sim.graph(sim.Graph()):
+            pass
+        with refused("nested"):
+            sim.Graph().capture_begin()
+        with refused("is being captured already"):
+            outer.capture_begin()
+        x.add_(1)
+    outer.replay()
+    equal(x, torch.full((4,), 3.0))
+    with refused("holds a capture already"), sim.stream(sim.Stream()):
+        outer.capture_begin()
+    with refused("without capture_begin()"):
+        sim.Graph().capture_end()
+    with refused("default stream"):
+        sim.Graph().capture_begin()
+    usable()
+
+
+@program
+def a_graph_that_goes_away_ends_its_capture() -> None:
+    stream = sim.Stream()
+    with sim.stream(stream):
+        graph = sim.Graph()
+        graph.capture_begin()
+        torch.ones(3, device="sim")
+        assert stream.is_capturing()
+        del graph
+        gc.collect()
+        assert not stream.is_capturing()
+        assert torch.ones(3, device="sim").sum().item() == 3
+    usable()
+
+
+@program
+def events_of_a_capture() -> None:
+    x = torch.ones(4, device="sim")
+    event, other = sim.Event(), sim.Event()
+    graph = sim.Graph()
+    with sim.graph(graph):
+        x.add_(1)
+        event.record()
+        with refused("marks no moment"):
+            event.synchronize()
+        with refused("marks no moment"):
+            event.query()
+    with refused("marks no moment"):
+        sim.current_stream().wait_event(event)
+    event.record()
+    event.synchronize()
+    with refused("of one device"), sim.graph(sim.Graph()):
+        other.record()
+        with sim.device(1):
+            sim.current_stream().wait_event(other)
+    with sim.device(1):
+        usable()
+    graph.replay()
+    equal(x, torch.full((4,), 2.0))
+
+
+@program
+def peer_copies_are_refused() -> None:
+    x, y = torch.ones(4, device="sim:0"), torch.zeros(4, device="sim:1")
+    for work in (lambda: y.copy_(x), lambda: x.copy_(y)):
+        with refused("captur"):
+            captured(work)
+        usable()
+    y.copy_(x)
+    equal(y, torch.ones(4))
+
+
+@program
+def another_device_can_be_captured() -> None:
+    with sim.device(1):
+        x = torch.ones(4, device="sim:1")
+        graph, y = captured(lambda: x + 1)
+    x.fill_(3)
+    graph.replay()  # on its own device, whatever is current
+    equal(y, torch.full((4,), 4.0))
+
+
+# ---- threads ----
+def elsewhere(work: Callable[[], Any]) -> BaseException | None:
+    """What another thread's call raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+@program
+def modes_say_who_may_wait_for_the_device() -> None:
+    x = torch.ones(4, device="sim")
+    for mode, here, there in (("global", True, True), ("thread_local", True, False), ("relaxed", False, False)):
+        graph = sim.Graph()
+        error = None
+        try:
+            with sim.graph(graph, capture_error_mode=mode):
+                assert (elsewhere(sim.synchronize) is not None) == there, mode
+                if not there:
+                    x.add_(1)
+                    sim.synchronize()
+        except RuntimeError as caught:
+            error = caught
+        assert (error is not None) == here, (mode, error)
+        usable()
+    with refused("capture error mode", kind=Exception):
+        captured(lambda: None, capture_error_mode="sometimes")
+
+
+@program
+def other_threads_work_while_one_captures() -> None:
+    x = torch.ones(4, device="sim")
+    graph = sim.Graph()
+    with sim.graph(graph, capture_error_mode="thread_local"):
+        y = x + 1
+        assert elsewhere(usable) is None
+        mine = []
+        assert elsewhere(lambda: mine.append(torch.ones(100, device="sim").cumsum(0).cpu())) is None
+        equal(mine[0], torch.arange(1.0, 101))
+        z = y + 1
+    graph.replay()
+    equal(z, torch.full((4,), 3.0))
+
+
+@program
+def two_threads_capture_at_once() -> None:
+    barrier = threading.Barrier(2)
+    results: dict[int, torch.Tensor] = {}
+
+    def run(n: int) -> None:
+        x = torch.full((8,), float(n), device="sim")
+        x + 1
+        graph, stream = sim.Graph(), sim.Stream()
+        with sim.stream(stream):
+            barrier.wait()
+            graph.capture_begin(capture_error_mode="relaxed")
+            for _ in range(50):
+                x.add_(1)
+            graph.capture_end()
+            barrier.wait()
+            graph.replay()
+            graph.replay()
+            results[n] = x.cpu()
+
+    raised = []
+    threads = [threading.Thread(target=lambda n=n: raised.append(elsewhere(lambda: run(n)))) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == [None, None], raised
+    for n in range(2):
+        equal(results[n], torch.full((8,), n + 100.0))
+
+
+# ---- errors of replay ----
+@program
+def an_index_out_of_range_at_replay_names_the_op() -> None:
+    table, places = torch.arange(5.0, device="sim"), torch.zeros(3, dtype=torch.int64, device="sim")
+    graph, found = captured(lambda: table.gather(0, places))
+    graph.replay()
+    equal(found, torch.zeros(3))
+    places.fill_(9)
+    with refused("aten::gather", "index 9", kind=IndexError):
+        graph.replay()
+        sim.synchronize()
+    places.fill_(2)
+    graph.replay()
+    equal(found, torch.full((3,), 2.0))
+
+
+def main() -> None:
+    global sim
+    sim = torch.sim  # type: ignore[attr-defined]
+    results = {}
+    for name, run in PROGRAMS.items():
+        bringup.fallbacks()
+        try:
+            run()
+            results[name] = None
+        except BaseException:
+            results[name] = traceback.format_exc()
+    print(json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    assert "mode=kernels" in os.environ.get("BRINGUP_SIM", "")
+    main()
