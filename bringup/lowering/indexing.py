@@ -49,6 +49,8 @@ def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
     """y[i, j] = x[index[i], j]."""
     if index.ndim > 1:  # the meta kernel takes it
         raise IndexError("index_select(): Index is supposed to be a vector")
+    if index.dtype not in (int32, int64):
+        raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
     call.apart = True
     x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
     dim %= x.ndim

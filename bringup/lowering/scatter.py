@@ -216,6 +216,10 @@ def index_copy(call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor
 @lowering("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
 def index_fill(call: Call, self: Tensor, dim: int, index: Tensor, value: Number | Tensor) -> None:
     """One number in the slices that the index names."""
+    if index.dtype is not int64:  # the meta kernel takes it
+        raise IndexError("index_fill_(): Expected dtype int64 for index.")
+    if index.ndim > 1:
+        raise RuntimeError("Index has to be a vector/scalar")
     out = start_from(call, self)
     if isinstance(value, Tensor):
         value = value.view([1] * max(out.ndim, 1), [0] * max(out.ndim, 1))
@@ -295,6 +299,15 @@ def index_put(
 @lowering("aten::put")
 def put(call: Call, self: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> None:
     """Elements of the flattened tensor, in order."""
+    if index.dtype is not int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    if source.dtype is not self.dtype:
+        raise RuntimeError(
+            "put_(): self and source expected to have the same dtype, "
+            f"but got self.dtype = {self.dtype} and source.dtype = {source.dtype}"
+        )
+    if source.numel != index.numel:
+        raise IndexError("put_(): Expected source and index to have the same number of elements")
     out = start_from(call, self)
     if not (out.contiguous and index.contiguous and source.contiguous):
         raise NoKernel("put needs contiguous tensors")

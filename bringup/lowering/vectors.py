@@ -32,6 +32,10 @@ def _kept(shape: Sequence[IntLike], dim: int) -> list[IntLike]:
 def renorm(call: Call, self: Tensor, p: Number, dim: int, maxnorm: Number) -> None:
     """Slices along a dimension whose norm is above the limit are scaled down to it."""
     wide = opmath(self.dtype)
+    if not -self.ndim <= dim < self.ndim:  # the meta kernel takes it
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-self.ndim}, {self.ndim - 1}], but got {dim})"
+        )
     dim, others = _others(self, dim)
     norms = call.temporary(wide, _kept(self.shape, dim))
     norm_of(call, [self], lambda x: convert(x, wide), p, others, True, [norms])

@@ -137,7 +137,25 @@ def values_put_by_index() -> None:
         for accumulate in (False, True):
             number = torch.as_tensor(value)
             agree(lambda t, i, n=number, a=accumulate: t.clone().index_put_((i,), n, a), x, index)
-    agree(lambda t, i: t.index_put((None, i), t[:, :1]), x, index)
+    agree(lambda t, i: torch.ops.aten.index_put(t, [None, i], t[:, :1]), x, index)
+
+
+@strict
+def indices_of_another_kind() -> None:
+    """PyTorch's meta kernels let these pass."""
+    x, index = plain(3, 4), torch.tensor([0, 1])
+    same_message(lambda t, i: t.index_fill_(0, i.float(), 1.0), x, index)
+    same_message(lambda t, i: t.index_fill_(0, i[None], 1.0), x, index)
+    same_message(lambda t, i: t.index_select(0, i.float()), x, index)
+    same_message(lambda t: t.renorm(2, 5, 1.0), x)
+    for call in (
+        lambda t, i: t.put_(i, t.clone()),
+        lambda t, i: t.put_(i, i.clone()),
+        lambda t, i: t.put_(i.int(), t[0, :2].clone()),
+    ):
+        both_refuse(DEVICE, call, x, index)
+    agree(lambda t, i: t.index_select(0, i.int()), x, index)
+    agree(lambda t, i: t.put_(i, t[0, 1:3].clone()), x, index)
 
 
 @strict
