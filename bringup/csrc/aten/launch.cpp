@@ -9,7 +9,8 @@
 namespace bringup {
 
 at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(index, spec.nbytes), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(index, spec.nbytes),
+                                                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                                          c10::scalarTypeToTypeMeta(spec.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
   return tensor;

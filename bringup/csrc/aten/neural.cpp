@@ -64,8 +64,8 @@ bool has_attention_kernels(const Tensor& tensor) {
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
 
-// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix. Sizes may
-// be symbolic: torch.compile asks, too.
+// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix. Sizes
+// may be symbolic: torch.compile asks, too.
 bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                             bool gqa) {
   constexpr int64_t most_features = 512;
