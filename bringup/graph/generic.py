@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bringup.lowering.call import Call, Launch, Tensor, dense_strides
+from bringup.ir.index import Int, evaluate_sizes
+from bringup.lowering.call import Call, ForeignKernel, Launch, Tensor, dense_strides
 from bringup.lowering.symbolic import Dim, IntLike, Trace, hint_of
 
 #: Ops that are lowered with open sizes.
@@ -62,10 +63,15 @@ def lowered_for_all_sizes(call: Call, arguments: Sequence[Any], define: Callable
     part = Call(call.op, trace, outs, [], call.temporaries, device=call.device)
     define(part, [open_one(argument) for argument in arguments])
     call.temporaries[known:] = [_closed(tensor) for tensor in call.temporaries[known:]]
-    call.launches.extend(
-        Launch(launch.kernel, tuple(map(_closed, launch.buffers)), tuple(map(hint_of, launch.sizes)), launch.params)
-        for launch in part.launches
-    )
+    for launch in part.launches:
+        kernel = launch.kernel
+        if isinstance(kernel, ForeignKernel):  # its cost is a formula over the sizes of the call
+            units, flops, nbytes = (
+                Int(evaluate_sizes(formula, trace.symbols)) for formula in (kernel.units, kernel.flops, kernel.bytes)
+            )
+            kernel = replace(kernel, units=units, flops=flops, bytes=nbytes)
+        sizes = tuple(map(hint_of, launch.sizes))
+        call.launches.append(Launch(kernel, tuple(map(_closed, launch.buffers)), sizes, launch.params))
     return call
 
 
