@@ -25,7 +25,9 @@ def gradients_agree(call: Callable[..., Any], *inputs: torch.Tensor, device: str
         result.backward(torch.randn(result.shape).to(where))
         sides.append([result.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
     for got, expected in zip(sides[1], sides[0], strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        # Sums of many terms that nearly cancel are as exact as their terms are large, on both sides.
+        largest = expected.abs().max().item() if expected.numel() else 0.0
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=max(1e-5, 1e-6 * largest))
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
