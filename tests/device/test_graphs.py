@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.device.programs_graphs import PROGRAMS
+import tests.device.programs_graph_limits
+import tests.device.programs_graphs  # noqa: F401 (they list themselves)
+from tests.device.capturing import PROGRAMS
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.accelerator, "Graph"), reason="this PyTorch has no torch.accelerator.Graph"
@@ -20,7 +22,11 @@ KERNELS = {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "mode=kernels,devices=2"}
 
 @pytest.fixture(scope="module")
 def results(run_python: Any) -> Any:
-    code = "import tests.device.programs_graphs as programs; programs.main()"
+    code = """
+        import tests.device.programs_graph_limits, tests.device.programs_graphs
+        from tests.device.capturing import main
+        main()
+    """
     return json.loads(run_python(code, env=KERNELS, timeout=290).stdout.splitlines()[-1])
 
 

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,24 @@ def _fresh_dynamo() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiled(backend: str) -> Callable[..., Any]:
+    """torch.compile with the backend under test."""
+
+    def of(function: Any, **options: Any) -> Any:
+        return torch.compile(function, backend=backend, **options)
+
+    return of
+
+
+@pytest.fixture
+def numbers(device: str) -> Callable[..., torch.Tensor]:
+    """The same random numbers for the same shape and seed."""
+
+    def of(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
+        made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return made.to(device).requires_grad_(grad)
+
+    return of
