@@ -63,7 +63,7 @@ def general(kernel: Kernel, target: Target) -> Part:
     >>> general(Kernel("nothing"), Target()).entry
     'bringup_nothing'
     """
-    return _Function(kernel, target).part()
+    return Function(kernel, target).part()
 
 
 def unit(parts: Iterable[Part], target: Target) -> str:
@@ -81,7 +81,7 @@ def unit(parts: Iterable[Part], target: Target) -> str:
     return "#include <stdint.h>\n" + typedefs(text) + memory_typedefs(text) + text
 
 
-class _Function(Columns):
+class Function(Columns):
     """The function of a kernel: arguments, work units, grid."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
@@ -119,7 +119,14 @@ class _Function(Columns):
             self.stack[0].names[param.name] = self.narrowed(Value("", kind), param.dtype, text, 1, 0)
             at += 1
 
-    def _locals(self, lanes: int) -> None:
+    def grid_lanes(self) -> int:
+        """How many steps of the innermost grid axis run side by side."""
+        if self.plan.style != "grid":
+            return 1
+        return self.target.vector_bytes * 8 // widest_bits(self.kernel.body, (), self.kernel.axes[-1].name)
+
+    def locals(self, lanes: int) -> None:
+        """Declares the kernel's Locals, for each lane its own."""
         self.private_lanes = lanes
         for local in self.kernel.locals:
             count = local.nbytes // local.dtype.size * lanes
@@ -131,10 +138,11 @@ class _Function(Columns):
         """Emits the loops over the units, and gives their number."""
         axes, body = self.kernel.axes, self.kernel.body
         vectors = self.plan.style == "grid"
-        lanes = self.target.vector_bytes * 8 // widest_bits(body, (), axes[-1].name) if vectors else 1
-        self._locals(lanes)
+        lanes = self.grid_lanes()
+        self.locals(lanes)
         if self.plan.one_unit or not axes:
-            self._one_unit(axes, lanes)
+            self.line("if (begin >= end) return;")
+            self.whole_grid(axes, lanes)
             return Int(1)
         outer, inner = (axes[:-1], axes[-1]) if vectors else (axes, None)
         units: Index = Int(1)
@@ -161,8 +169,8 @@ class _Function(Columns):
             self._next(extents, positions)
         return units
 
-    def _one_unit(self, axes: tuple[Axis, ...], lanes: int) -> None:
-        self.line("if (begin >= end) return;")
+    def whole_grid(self, axes: tuple[Axis, ...], lanes: int) -> None:
+        """All of the grid in one go."""
         if lanes == 1:
             with self.nest(axes):
                 self.block(self.kernel.body)

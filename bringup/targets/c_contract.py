@@ -11,6 +11,7 @@ Against MKL and oneDNN (torch 2.13, Zen 4, one core, float32): 512³ 1.05 of the
 
 from __future__ import annotations
 
+from bringup.ir.dtypes import float32, float64, int32
 from bringup.ir.index import Index, Int, Size
 from bringup.ir.kernel import Kernel
 from bringup.targets.c_contract_blocks import BLOCK_BYTES, ROW_COLUMNS, longest_k, units
@@ -33,7 +34,7 @@ def render(kernel: Kernel, target: Target) -> Source | None:
     >>> render(Kernel("nothing"), Target()) is None
     True
     """
-    form = recognise(kernel)
+    form = recognise(kernel, (float32, float64, int32))
     if form is None:
         return None
     if form.contract.lanes == 1:
@@ -78,7 +79,7 @@ class _PackedUnit(Unit):
 
     def micro_kernels(self) -> str:
         """The tiles of all heights, ``bu_tile`` that chooses among them, and ``bu_height`` of the next tile."""
-        tile, fused = self.tile, self.form.contract.fused
+        tile, fused = self.tile, self.form.fused
         if fused:
             self.needs.add(("fma", tile.kind, tile.lanes))
         text = calls = ""

@@ -56,7 +56,7 @@ class DotUnit(Unit):
     def source(self) -> Source:
         """The complete text, and the number of work units."""
         form, tile = self.form, self.tile
-        if form.contract.fused:
+        if form.fused:
             self.w.needs |= {("fma", tile.kind, tile.lanes), ("fma", tile.kind, 1)}
         self.w.snippet("shuffle", SHUFFLE)
         around = opened(form.kernel, self.target, form.batch)
@@ -76,7 +76,7 @@ class DotUnit(Unit):
     def step(self, lanes: int, x: str, y: str, total: str) -> str:
         """One step of a sum."""
         kind = self.tile.kind if lanes == 1 else self.tile.vector
-        return f"bu_fma_{kind}({x}, {y}, {total})" if self.form.contract.fused else f"{x} * {y} + {total}"
+        return f"bu_fma_{kind}({x}, {y}, {total})" if self.form.fused else f"{x} * {y} + {total}"
 
     def pointers(self) -> tuple[str, str]:
         """The C types of the memory of rows and columns."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bringup.ir.dtypes import DType, float32, float64
+from bringup.ir.dtypes import DType, float32, float64, int32
 from bringup.ir.expr import Binary, Cast, Const, Expr, Load
 from bringup.ir.guards import index_of
 from bringup.ir.index import AxisVar, Bounded, Index, Int, atoms, coefficient, multiply
@@ -28,7 +28,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Affine:
-    """A factor that is buffer[base + Σ position × step] where every guard (base + Σ position × step) is ≥ 0, else 0.
+    """A factor that is buffer[base + Σ position × step] where every guard (base + Σ position × step) is ≥ 0, else fill.
 
     Neighbouring axes that step like one longer axis are merged; base and guard bases hold batch axes and sizes.
     """
@@ -38,6 +38,8 @@ class Affine:
     guards: tuple[Index, ...]
     lanes: tuple[Dimension, ...]
     k: tuple[Dimension, ...]
+    #: What it is where a guard fails; of integers only, where a zero point stands for 0.
+    fill: int = 0
 
     @property
     def unit_lanes(self) -> bool:
@@ -80,6 +82,11 @@ class Form:
     def dtype(self) -> DType:
         """The type of the sum."""
         return self.contract.dtype
+
+    @property
+    def fused(self) -> bool:
+        """True if a step of the sum rounds once; integers do not round."""
+        return self.contract.fused and self.dtype.is_float
 
     @property
     def k(self) -> tuple[Axis, ...]:
@@ -188,10 +195,11 @@ def _guard_terms(guard: Expr | None) -> tuple[Index, ...] | None:
 
 def _affine(kernel: Kernel, expr: Expr, axes: tuple[Axis, ...], k: tuple[Axis, ...], dtype: DType) -> Affine | None:
     load = expr.x if isinstance(expr, Cast) and expr.type is dtype else expr
-    if not isinstance(load, Load) or not load.type.is_float or load.type.size > dtype.size:
+    if not isinstance(load, Load) or load.type.is_float is not dtype.is_float or load.type.size > dtype.size:
         return None
-    if load.other is not None and not (isinstance(load.other, Const) and load.other.bits == 0):
+    if load.other is not None and not (isinstance(load.other, Const) and (load.other.bits == 0 or dtype is int32)):
         return None
+    fill = 0 if load.other is None else int(load.other.value)
     buffer, terms = kernel.buffer(load.buffer), _guard_terms(load.guard)
     if not isinstance(buffer, Buffer) or terms is None:
         return None
@@ -203,7 +211,7 @@ def _affine(kernel: Kernel, expr: Expr, axes: tuple[Axis, ...], k: tuple[Axis, .
         Dimension(axis.extent, steps[0][at], tuple(guard[at] for guard in steps[1:]))
         for at, axis in enumerate(axes + k)
     ]
-    return Affine(buffer, bases[0], bases[1:], merged(dimensions[: len(axes)]), merged(dimensions[len(axes) :]))
+    return Affine(buffer, bases[0], bases[1:], merged(dimensions[: len(axes)]), merged(dimensions[len(axes) :]), fill)
 
 
 def _unit_axis(kernel: Kernel, block: Block) -> str | None:
@@ -228,8 +236,8 @@ def _epilogue_fits(kernel: Kernel, block: Block) -> bool:
     )
 
 
-def recognise(kernel: Kernel) -> Form | None:
-    """The kernel as a packed contraction, or None.
+def recognise(kernel: Kernel, types: tuple[DType, ...] = (float32, float64)) -> Form | None:
+    """The kernel as a packed contraction whose sum has one of some types, or None.
 
     >>> recognise(Kernel("nothing")) is None
     True
@@ -239,7 +247,7 @@ def recognise(kernel: Kernel) -> Form | None:
         return None
     contract, before, after = kernel.body[at], kernel.body[:at], kernel.body[at + 1 :]
     assert isinstance(contract, Contract)
-    if contract.dtype not in (float32, float64) or not _epilogue_fits(kernel, before + after):
+    if contract.dtype not in types or not _epilogue_fits(kernel, before + after):
         return None
     if any(isinstance(stmt, Store) for stmt in before):
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bringup.ir.dtypes import DType, bfloat16, float32, float64
+from bringup.ir.dtypes import DType, bfloat16, float32, float64, int32
 from bringup.ir.expr import Cast
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Kernel
@@ -117,10 +117,10 @@ class PackWriter:
     def turn(self) -> str:
         """The turning function: blocks of 8 floats or 4 doubles for columns, 4 for rows."""
         p, tile = self.p, self.p.tile
-        lanes = min(tile.lanes, 8 if p.fixed_width and tile.kind == "f32" else 4)
+        lanes = min(tile.lanes, 8 if p.fixed_width and tile.kind != "f64" else 4)
         if lanes > 1:
             self.w.snippet("shuffle", SHUFFLE)
-        return turn_function(f"{p.name}_turn", tile.kind, lanes, p.storage, self.load)
+        return turn_function(f"{p.name}_turn", tile.kind, lanes, p.storage, self.load, p.affine.fill)
 
     # matrices
 
@@ -175,7 +175,7 @@ class PackWriter:
             with w.scope("for (int64_t k = 0; k < kc; k++) {") as inner:
                 inner.axes.update({axis.name: f"x_{axis.name}" for axis in p.k})
                 w.pin = w.depth
-                value = w.value(Cast(p.factor.expr, float32 if p.tile.kind == "f32" else float64))
+                value = w.value(Cast(p.factor.expr, {"f32": float32, "f64": float64, "i32": int32}[p.tile.kind]))
                 w.line(f"dst[k * {p.width} + j] = {value.text};")
                 step = f"x_{p.k[0].name}++;"
                 for axis in p.k[1:]:
@@ -190,6 +190,6 @@ def converting_load(w: Accesses, dtype: DType, tile: Tile, lanes: int, place: st
     text = f"*(const {storage_of(dtype)}{size}_m *)({place})"
     if dtype.is_half:
         text = w.call("from_bf16" if dtype is bfloat16 else "from_f16", "f32", lanes, text)
-    if tile.kind == "f64" and dtype is not float64:
-        return f"(double)({text})" if lanes == 1 else f"__builtin_convertvector({text}, f64x{lanes})"
+    if (tile.kind == "f64" and dtype is not float64) or (tile.kind == "i32" and dtype is not int32):
+        return f"({tile.scalar})({text})" if lanes == 1 else f"__builtin_convertvector({text}, {tile.kind}x{lanes})"
     return text

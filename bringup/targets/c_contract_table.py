@@ -162,7 +162,7 @@ class TableWriter(PackWriter):
       for (int64_t j = lanes; j < {p.width}; j++) dst[j] = 0;
       continue;
     }}
-    for (int64_t j = 0; j < {p.width}; j++) dst[j] = (m >> j) & 1 ? {one} : 0;
+    for (int64_t j = 0; j < {p.width}; j++) dst[j] = (m >> j) & 1 ? {one} : {p.affine.fill};
   }}
 """
 

@@ -68,8 +68,12 @@ def _joined(places: list[int], size: int, lanes: int) -> list[int]:
     return pattern
 
 
-def turn_function(name: str, kind: str, lanes: int, storage: str, load: Callable[[int, str], str]) -> str:
-    """``name(row, width, n, dst)``: dst[k × width + j] = row[j][k], or 0 where row[j] is null; load(lanes, place) is C.
+def turn_function(
+    name: str, kind: str, lanes: int, storage: str, load: Callable[[int, str], str], fill: int = 0
+) -> str:
+    """``name(row, width, n, dst)``: dst[k × width + j] = row[j][k], or the fill where row[j] is null.
+
+    ``load(lanes, place)`` is C.
 
     64 steps of k at a time, so that the part of the panel under work stays in the first-level cache.
     """
@@ -78,7 +82,8 @@ def turn_function(name: str, kind: str, lanes: int, storage: str, load: Callable
     if lanes > 1:
         lines = []
         for i in range(lanes):
-            lines.append(f"{vector} v{i} = {{0}}; if (row[j + {i}]) v{i} = {load(lanes, f'row[j + {i}] + k')};")
+            empty = ", ".join([str(fill)] * (lanes if fill else 1))
+            lines.append(f"{vector} v{i} = {{{empty}}}; if (row[j + {i}]) v{i} = {load(lanes, f'row[j + {i}] + k')};")
         now = [f"v{i}" for i in range(lanes)]
         for level, stage in enumerate(stages(lanes, 16 // (bits_of(kind) // 8))):
             new = [f"w{level}_{i}" for i in range(lanes)]
@@ -94,7 +99,7 @@ def turn_function(name: str, kind: str, lanes: int, storage: str, load: Callable
       for (; k + {lanes} <= k1; k += {lanes}) {{
 {body}      }}
       for (; k < k1; k++)
-        for (int64_t i = j; i < j + {lanes}; i++) dst[k * width + i] = row[i] ? {load(1, "row[i] + k")} : 0;
+        for (int64_t i = j; i < j + {lanes}; i++) dst[k * width + i] = row[i] ? {load(1, "row[i] + k")} : {fill};
     }}
 """
     return f"""static void {name}(const {storage} *const *row, int64_t width, int64_t n, {scalar} *dst) {{
@@ -102,7 +107,7 @@ def turn_function(name: str, kind: str, lanes: int, storage: str, load: Callable
     const int64_t k1 = k0 + 64 < n ? k0 + 64 : n;
     int64_t j = 0;
 {blocks}    for (; j < width; j++)
-      for (int64_t k = k0; k < k1; k++) dst[k * width + j] = row[j] ? {load(1, "row[j] + k")} : 0;
+      for (int64_t k = k0; k < k1; k++) dst[k * width + j] = row[j] ? {load(1, "row[j] + k")} : {fill};
   }}
 }}
 """

@@ -24,7 +24,7 @@ F fma(F a, F b, F c) {
 
 //! scalar f32
 F fma(F a, F b, F c) {
-#ifdef __FP_FAST_FMAF
+#if defined(__FP_FAST_FMAF) || __riscv_flen >= 32
   return __builtin_fmaf(a, b, c);
 #else
   // The product is exact in double; the sum is rounded to odd, so that the rounding to float is the only one.
@@ -39,7 +39,7 @@ F fma(F a, F b, F c) {
 
 //! scalar f64
 F fma(F a, F b, F c) {
-#ifdef __FP_FAST_FMA
+#if defined(__FP_FAST_FMA) || __riscv_flen >= 64
   return __builtin_fma(a, b, c);
 #else
   return soft_fma(a, b, c);
@@ -100,14 +100,34 @@ F copysign(F a, F b) {
   return FLOAT((BITS(a) & ~BITS(K(-0.0))) | (BITS(b) & BITS(K(-0.0)) & MASK(b == b)));
 }
 
-//! f32 f64
+//! vector f32 f64
 F min(F a, F b) {
   return select(MASK(a != a), a, lesser(a, b));
 }
 
-//! f32 f64
+//! scalar f32 f64
+F min(F a, F b) {
+  if (a >= b) return b;
+#ifdef __riscv
+  __asm__ volatile("");
+#endif
+  return b != b ? b : a;
+}
+
+//! vector f32 f64
 F max(F a, F b) {
   return select(MASK(a != a), a, greater(a, b));
+}
+
+// One comparison is left where b is a constant. The empty asm keeps the second one behind a branch: clang would do both
+// and join them with two instructions more.
+//! scalar f32 f64
+F max(F a, F b) {
+  if (a <= b) return b;
+#ifdef __riscv
+  __asm__ volatile("");
+#endif
+  return b != b ? b : a;
 }
 
 //! f32 f64

@@ -1,0 +1,100 @@
+"""The steps of a program as C functions and assembly, each by the emitter that suits it, with its constants packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bringup.graph.bare_metal.static_program import StaticProgram, Step
+from bringup.ir.kernel import Kernel
+from bringup.targets.c import unit
+from bringup.targets.c_contract_tile import merged_axes
+from bringup.targets.riscv.rendered import Rendered, packed_array
+from bringup.targets.riscv.scalar_contract import scalar_contract
+from bringup.targets.riscv.static_function import static_function
+from bringup.targets.riscv.vector_contract import vector_contract
+from bringup.targets.riscv.vector_strip import vector_strip
+from bringup.targets.target import Target
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Constants in one piece, and where each of them begins."""
+
+    data: bytes
+    offsets: tuple[tuple[int, ...], ...]
+    """For each step and each of its buffers: bytes from the start, -1 for what is no constant."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """All steps rendered."""
+
+    rendered: tuple[Rendered, ...]
+    source: str
+    """C of every function, and what they share."""
+    assembly: str
+    weights: Blob
+
+
+def render_steps(program: StaticProgram, target: Target, vectors: bool) -> Kernels:
+    """Renders every step; ``vectors``: with vector instructions of any length."""
+    rendered = tuple(_render(step, target, vectors) for step in program.steps)
+    source = unit([one.part for one in rendered], target)
+    assembly = "".join(one.assembly for one in rendered)
+    return Kernels(rendered, source, assembly, _weights(program, rendered))
+
+
+def _render(step: Step, target: Target, vectors: bool) -> Rendered:
+    kernel = step.kernel
+    constants = frozenset(buffer.name for buffer, place in zip(kernel.buffers, step.places) if place.kind == "constant")
+    found: Rendered | None = None
+    if vectors:
+        found = vector_contract(kernel, step.name, target, constants) or vector_strip(kernel, step.name, target)
+    found = found or scalar_contract(kernel, step.name, target, constants)
+    return found or Rendered(static_function(_joined(kernel), step.name, target))
+
+
+def _joined(kernel: Kernel) -> Kernel:
+    """A kernel with neighbouring grid axes joined where every access sees them as one."""
+    from dataclasses import replace
+
+    axes, body = merged_axes(kernel, kernel.axes, kernel.body)
+    return replace(kernel, axes=axes, body=body)
+
+
+def _weights(program: StaticProgram, rendered: tuple[Rendered, ...]) -> Blob:
+    parts: list[bytes] = []
+    size = 0
+    known: dict[bytes, int] = {}
+
+    def put(array: npt.NDArray[Any]) -> int:
+        nonlocal size
+        data = np.ascontiguousarray(array).tobytes()
+        if data not in known:
+            gap = -size % _ALIGNMENT
+            parts.extend([b"\0" * gap, data])
+            known[data] = size + gap
+            size += gap + len(data)
+        return known[data]
+
+    offsets = []
+    for step, one in zip(program.steps, rendered):
+        row = []
+        for buffer, place in zip(step.kernel.buffers, step.places):
+            if place.kind != "constant":
+                row.append(-1)
+                continue
+            array = program.constants[place.number].array
+            order = one.packed.get(buffer.name)
+            if order is None:
+                row.append(put(array) + place.offset * buffer.dtype.size)
+            else:
+                row.append(put(packed_array(array[place.offset :], order)))
+        offsets.append(tuple(row))
+    return Blob(b"".join(parts), tuple(offsets))

@@ -1,0 +1,23 @@
+"""What a small core wants done differently: each pass rewrites the steps of a StaticProgram and keeps its results.
+
+in_order       sums one after the other, as tiles of registers take them
+value_folds    pooling without the positions that nobody reads
+padding        a padded copy of an input, so that convolutions have no conditions
+pooling        a convolution and the pooling after it as one kernel (scalar code)
+flattening     rows of an image as one long row (vector code)
+"""
+
+from __future__ import annotations
+
+from bringup.graph.bare_metal.passes.flattening import flatten
+from bringup.graph.bare_metal.passes.in_order import in_order
+from bringup.graph.bare_metal.passes.padding import pad
+from bringup.graph.bare_metal.passes.pooling import fuse_pooling
+from bringup.graph.bare_metal.passes.value_folds import value_folds
+from bringup.graph.bare_metal.static_program import StaticProgram
+
+
+def arranged(program: StaticProgram, vectors: bool) -> StaticProgram:
+    """The program as a core with or without vectors runs it best."""
+    program = pad(value_folds(in_order(program)))
+    return flatten(program) if vectors else fuse_pooling(program)

@@ -1,0 +1,140 @@
+"""A contraction of known sizes as numbers: how far each axis moves the two factors.
+
+Both emitters keep a tile of sums in registers while they walk along k in the order of the IR, so both give its bits.
+Rows are the side that is read one number at a time; columns run along the output's unit stride.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bringup.ir.expr import Load
+from bringup.ir.index import Index, Int
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel
+from bringup.targets.c_contract_form import offset_of, recognise, steps_of
+
+
+@dataclass(frozen=True)
+class Span:
+    """An axis as a run of positions: its extent, and how many elements a step moves each factor."""
+
+    axis: Axis
+    extent: int
+    row_step: int
+    column_step: int
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """init-free sums over k of rows × columns, each sum in order, then ``after``.
+
+    ``row_base`` and ``column_base`` are the offsets at position 0 of every axis.
+    """
+
+    kernel: Kernel
+    contract: Contract
+    after: Block
+    row_buffer: Buffer
+    column_buffer: Buffer
+    row_base: int
+    column_base: int
+    batch: tuple[Span, ...]
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    k: tuple[Span, ...]
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return math.prod(span.extent for span in self.rows)
+
+    @property
+    def column_count(self) -> int:
+        """How many columns there are."""
+        return math.prod(span.extent for span in self.columns)
+
+    @property
+    def depth(self) -> int:
+        """How many products each sum has."""
+        return math.prod(span.extent for span in self.k)
+
+    @property
+    def macs(self) -> int:
+        """Multiplications with addition in all."""
+        return math.prod(s.extent for s in self.batch) * self.row_count * self.column_count * self.depth
+
+
+def contraction_of(kernel: Kernel) -> Contraction | None:
+    """The kernel as numbers; None if it is no such contraction: a factor that is not a plain load, a guard, an init.
+
+    >>> contraction_of(Kernel("nothing")) is None
+    True
+    """
+    form = recognise(kernel)
+    if form is None or form.contract.init is not None or form.contract.lanes != 1 or not form.contract.fused:
+        return None
+    if form.before:
+        return None
+    loads = [factor.expr for factor in (form.rows, form.columns)]
+    if not all(isinstance(load, Load) and load.guard is None and load.dtype is form.dtype for load in loads):
+        return None
+    buffers, steps, bases = [], [], []
+    axes = (*form.batch, *form.rows.axes, *form.columns.axes, *form.k)
+    for load in loads:
+        assert isinstance(load, Load)
+        buffer = kernel.buffer(load.buffer)
+        if not isinstance(buffer, Buffer):
+            return None
+        found = steps_of(offset_of(buffer, load.indices), axes)
+        if found is None or not isinstance(found[1], Int) or not all(isinstance(step, Int) for step in found[0]):
+            return None
+        buffers.append(buffer)
+        steps.append([_number(step) for step in found[0]])
+        bases.append(found[1].value)
+    spans = [Span(axis, _number(axis.extent), row, column) for axis, row, column in zip(axes, *steps)]
+
+    def of(some: Sequence[Axis]) -> tuple[Span, ...]:
+        return tuple(span for span in spans if span.axis in some)
+
+    return Contraction(
+        kernel,
+        form.contract,
+        form.after,
+        buffers[0],
+        buffers[1],
+        bases[0],
+        bases[1],
+        of(form.batch),
+        of(form.rows.axes),
+        of(form.columns.axes),
+        merged_k(of(form.k)),
+    )
+
+
+def merged_k(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The axes of the sum without those of one step, and with neighbours joined that move both factors alike.
+
+    >>> merged_k([Span(Axis("a", Int(3)), 3, 4, 4), Span(Axis("b", Int(4)), 4, 1, 1)])[0].extent
+    12
+    """
+    out: list[Span] = []
+    for span in spans:
+        if span.extent == 1:
+            continue
+        last = out[-1] if out else None
+        if (
+            last is not None
+            and last.row_step == span.row_step * span.extent
+            and last.column_step == span.column_step * span.extent
+        ):
+            out[-1] = Span(span.axis, last.extent * span.extent, span.row_step, span.column_step)
+        else:
+            out.append(span)
+    return tuple(out)
+
+
+def _number(index: Index) -> int:
+    assert isinstance(index, Int)
+    return index.value

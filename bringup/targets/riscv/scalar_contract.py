@@ -1,0 +1,314 @@
+"""Contractions in scalar C: a tile of sums in registers, constants packed so that each tile reads them in one line.
+
+Every product needs its fused multiply-add; what can be saved are loads. A tile of r rows and p columns loads r + p
+numbers for r × p products, and RISC-V's registers hold 24 sums beside them: 4 × 6 costs 1.42 instructions a product, a
+single row (a matrix times a vector) 2.06.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bringup.ir.index import Int
+from bringup.ir.kernel import Axis, Kernel, Store
+from bringup.targets.c import Part
+from bringup.targets.c_statements import Statements
+from bringup.targets.c_value import Value, ctype, kind_of
+from bringup.targets.riscv.contraction import Contraction, Span, contraction_of
+from bringup.targets.riscv.rendered import Rendered
+from bringup.targets.riscv.static_function import parameters
+from bringup.targets.riscv.tiles import Walk, best_height, best_tile, packed_order, pieces, walks
+from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
+from bringup.targets.target import Target
+
+#: Variables that one asm statement may change; compilers allow 30 operands, and these count twice.
+_OPERANDS = 8
+#: The row of a contraction that has one.
+_ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
+
+
+def scalar_contract(kernel: Kernel, name: str, target: Target, constants: frozenset[str]) -> Rendered | None:
+    """The function of a contraction (perhaps with the pooling that follows it); None for other kernels.
+
+    ``constants`` names the buffers whose contents are known: they are packed.
+    """
+    window = windowed_of(kernel)
+    contraction = contraction_of(kernel) if window is None else window.contraction
+    if contraction is None or contraction.macs == 0:
+        return None
+    return _Writer(kernel, name, target, constants, contraction, window).rendered()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One factor: the loops that move it besides its tile, the axis of the tile's lanes, and how it is laid out."""
+
+    buffer: str
+    base: int
+    outer: tuple[tuple[Span, int], ...]
+    """Axis and step."""
+    extent: int
+    step: int
+    tile: int
+    k: tuple[tuple[int, int], ...]
+    """Extent and step of each axis of the sum."""
+    packed: bool
+
+    @property
+    def depth(self) -> int:
+        """Numbers of each lane."""
+        return math.prod(extent for extent, _ in self.k)
+
+    @property
+    def moving(self) -> list[tuple[Span, int]]:
+        """The loops that really move it."""
+        return [(span, step) for span, step in self.outer if step]
+
+    def order(self) -> npt.NDArray[np.int64]:
+        """The elements as the tiles read them."""
+        outer = [(span.extent, step) for span, step in self.moving]
+        return packed_order(self.base, outer, (self.extent, self.step), self.tile, self.k)
+
+
+class _Writer(Statements):
+    def __init__(
+        self,
+        kernel: Kernel,
+        name: str,
+        target: Target,
+        constants: frozenset[str],
+        c: Contraction,
+        window: Window | None,
+    ) -> None:
+        super().__init__(kernel, target)
+        self.entry, self.c, self.window = name, c, window
+        self.kind = kind_of(c.contract.dtype)
+        self.scalar = ctype(self.kind)
+        self.row = c.rows[-1] if c.rows else _ONE
+        inside = window.columns if window else c.columns[-1:]
+        self.outer_columns = tuple(span for span in c.columns if span not in inside)
+        width = math.prod(span.extent for span in inside)
+        self.tile = (best_height(self.row.extent, width), width) if window else best_tile(self.row.extent, width)
+        constants = constants if c.row_buffer.name != c.column_buffer.name else frozenset()
+        self.rows = _Side(
+            c.row_buffer.name,
+            c.row_base,
+            tuple((span, span.row_step) for span in (*c.batch, *c.rows[:-1])),
+            self.row.extent,
+            self.row.row_step,
+            self.tile[0],
+            tuple((span.extent, span.row_step) for span in c.k),
+            c.row_buffer.name in constants,
+        )
+        self.columns = _Side(
+            c.column_buffer.name,
+            c.column_base,
+            tuple((span, span.column_step) for span in (*c.batch, *self.outer_columns)),
+            width,
+            inside[-1].column_step,
+            self.tile[1],
+            tuple((span.extent, span.column_step) for span in c.k),
+            c.column_buffer.name in constants and window is None,
+        )
+
+    def rendered(self) -> Rendered:
+        with self._loops((*self.c.batch, *self.c.rows[:-1])):
+            for rows, height in pieces(self.row.extent, self.tile[0]):
+                with self._tiles(rows) as row, self._loops(self.outer_columns):
+                    if self.window:
+                        self._one_tile(row, height, "0", self.tile[1])
+                        continue
+                    for columns, width in pieces(self.columns.extent, self.tile[1]):
+                        with self._tiles(columns) as column:
+                            self._one_tile(row, height, column, width)
+        body = "".join(f"  {line}\n" for line in self.stack[0].lines)
+        unused = "" if "report" in body else "  (void)report;\n"
+        text = f"static void {self.entry}({parameters(self, self.kernel)}) {{\n{unused}{body}}}\n"
+        part = Part(self.entry, Int(1), text, frozenset(self.needs), self.snippets)
+        packed = {side.buffer: side.order() for side in (self.rows, self.columns) if side.packed}
+        how = f"{self.tile[0]} × {self.tile[1]} sums in registers{', pooled' if self.window else ''}"
+        return Rendered(part, packed, how=how)
+
+    # loops
+
+    @contextmanager
+    def _loops(self, spans: Sequence[Span]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for span in spans:
+                at = self.fresh("a")
+                header = f"for (int64_t {at} = 0; {at} < {span.extent}; {at}++) {{"
+                stack.enter_context(self.scope(header)).axes[span.axis.name] = at
+            yield
+
+    @contextmanager
+    def _tiles(self, starts: range) -> Iterator[str]:
+        """A loop over tiles; gives the C text of where the tile begins."""
+        if len(starts) == 1:
+            yield str(starts[0])
+            return
+        at = self.fresh("t")
+        with self.scope(f"for (int64_t {at} = 0; {at} < {starts.stop}; {at} += {starts.step}) {{"):
+            yield at
+
+    # one tile
+
+    def _one_tile(self, row: str, height: int, column: str, width: int) -> None:
+        sums = [[self.fresh("s") for _ in range(width)] for _ in range(height)]
+        for line in sums:
+            self.line(f"{self.scalar} {', '.join(f'{one} = 0' for one in line)};")
+        rows = self._pointer(self.rows, row)
+        columns = self._pointer(self.columns, column)
+        # Compilers must not load a tile's numbers ahead of its loop and keep them on the stack: -7 % on a CNN.
+        self.line(f'__asm__("" : "+r"({rows}), "+r"({columns}));')
+        done = 0
+        for walk in walks(self.c.k):
+            self._walk(walk, rows, columns, sums, done)
+            done += math.prod(span.extent for span in walk.outer) * len(walk.inner)
+        self._settle([one for line in sums for one in line])
+        if self.window:
+            self._pool(sums, row)
+        else:
+            self._finish(sums, row, column)
+
+    def _settle(self, sums: list[str]) -> None:
+        """All sums are in registers here: clang would move their last products behind the epilogues of others."""
+        for at in range(0, len(sums), _OPERANDS):
+            named = ", ".join(f'"+f"({one})' for one in sums[at : at + _OPERANDS])
+            self.line(f'__asm__("" : {named});')
+
+    def _pointer(self, side: _Side, lane: str) -> str:
+        """A pointer to the first number of a tile."""
+        terms = [(self.axis(span.axis.name)[0], step) for span, step in side.outer] + [(lane, side.step)]
+        base = side.base
+        if side.packed:
+            base, size = 0, side.extent * side.depth
+            terms = [(lane, side.depth)]
+            for span, _ in reversed(side.moving):
+                terms.append((self.axis(span.axis.name)[0], size))
+                size *= span.extent
+        elif self.window and side is self.columns:
+            terms.pop()
+        name = self.fresh("p")
+        self.line(f"const {self.scalar} *{name} = (const {self.scalar} *)b_{side.buffer} + {_affine(base, terms)};")
+        return name
+
+    def _walk(self, walk: Walk, rows: str, columns: str, sums: list[list[str]], done: int) -> None:
+        """The products of a tile along k; ``done`` is how many of each sum were before."""
+        height, width = len(sums), len(sums[0])
+        row_lanes = [i * self.rows.step for i in range(height)]
+        column_lanes = [j * self.columns.step for j in range(width)]
+        if self.window:
+            spans = self.window.columns
+            column_lanes = [sum(a * s.column_step for a, s in zip(at, spans)) for at in self.window.positions]
+        row_at, column_at = [r for r, _ in walk.inner], [c for _, c in walk.inner]
+        row_move, column_move = [s.row_step for s in walk.outer], [s.column_step for s in walk.outer]
+        if self.rows.packed:
+            row_lanes, row_at, row_move = _in_line(walk, height, done)
+        if self.columns.packed:
+            column_lanes, column_at, column_move = _in_line(walk, width, done)
+        with ExitStack() as stack:
+            for span, up, across in zip(walk.outer, row_move, column_move):
+                at, r, c = self.fresh("k"), self.fresh("p"), self.fresh("p")
+                moves = f"{at}++, {r} += {up}, {c} += {across}"
+                self.line(f"const {self.scalar} *{r} = {rows}, *{c} = {columns};")
+                stack.enter_context(self.scope(f"for (int64_t {at} = 0; {at} < {span.extent}; {moves}) {{"))
+                rows, columns = r, c
+            loaded: dict[str, str] = {}  # a number that several taps of a convolution read is loaded once
+            for up, across in zip(row_at, column_at):
+                a = [f"{rows}[{lane + up}]" for lane in row_lanes]
+                b = [f"{columns}[{lane + across}]" for lane in column_lanes]
+                self._products(sums, a, b, loaded)
+
+    def _products(self, sums: list[list[str]], rows: list[str], columns: list[str], loaded: dict[str, str]) -> None:
+        """One step along k: the shorter side is loaded first and kept, the other as it is needed."""
+        down = len(rows) <= len(columns)
+        first = [self._number_at(text, loaded) for text in (rows if down else columns)]
+        for at, text in enumerate(columns if down else rows):
+            other = self._number_at(text, loaded)
+            for number, one in enumerate(first):
+                i, j = (number, at) if down else (at, number)
+                a, b = (one, other) if down else (other, one)
+                self.line(f"{sums[i][j]} = {self.call('fma', self.kind, 1, a, b, sums[i][j])};")
+
+    def _number_at(self, text: str, loaded: dict[str, str]) -> str:
+        if text not in loaded:
+            loaded[text] = self.fresh()
+            self.line(f"const {self.scalar} {loaded[text]} = {text};")
+        return loaded[text]
+
+    # what follows the sums
+
+    def _finish(self, sums: list[list[str]], row: str, column: str) -> None:
+        inner = self.c.columns[-1].axis.name
+        for i, line in enumerate(sums):
+            with self.scope() as outside:
+                outside.axes[self.row.axis.name] = _plus(row, i)
+                before, self.pin = self.pin, self.depth
+                for j, one in enumerate(line):
+                    with self.scope() as scope:
+                        scope.axes[inner] = _plus(column, j)
+                        scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
+                        self.block(self.c.after)
+                self.pin = before
+
+    def _pool(self, sums: list[list[str]], row: str) -> None:
+        window = self.window
+        assert window is not None
+        *lets, store = self.c.after
+        assert isinstance(store, Store)
+        for i, line in enumerate(sums):
+            with self.scope() as scope:
+                scope.axes[self.row.axis.name] = _plus(row, i)
+                before, self.pin = self.pin, self.depth
+                state = None if starts_with_first(window.reduce) else self.value(window.reduce.inits[0])
+                for at, one in zip(window.positions, line):
+                    # Each place has its own values under the same names.
+                    scope.memo.clear()
+                    scope.axes |= {span.axis.name: str(place) for span, place in zip(window.columns, at)}
+                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
+                    self.block(tuple(lets))
+                    combine = window.reduce.combine
+                    value = self.value(store.value)
+                    if state is not None:
+                        scope.names[combine.left[0]], scope.names[combine.right[0]] = state, value
+                        value = self.value(combine.results[0])
+                    state = value
+                scope.memo.clear()
+                assert state is not None
+                scope.names[window.reduce.names[0]] = state
+                self.block(window.rest)
+                self.pin = before
+
+
+def _in_line(walk: Walk, lanes: int, done: int) -> tuple[list[int], list[int], list[int]]:
+    """Offsets of lanes and steps, and the moves of the loops, in a packed factor."""
+    count = len(walk.inner)
+    moves: list[int] = []
+    size = count * lanes
+    for span in reversed(walk.outer):
+        moves.insert(0, size)
+        size *= span.extent
+    return list(range(lanes)), [(done + at) * lanes for at in range(count)], moves
+
+
+def _plus(text: str, number: int) -> str:
+    if text.isdigit():
+        return str(int(text) + number)
+    return f"({text} + {number})" if number else text
+
+
+def _affine(base: int, terms: Sequence[tuple[str, int]]) -> str:
+    """C of base + Σ variable × factor.
+
+    >>> _affine(3, [("a", 4), ("b", 0), ("2", 5)])
+    '(13 + 4 * a)'
+    """
+    base += sum(int(text) * factor for text, factor in terms if text.isdigit())
+    words = [f"{factor} * {text}" for text, factor in terms if factor and not text.isdigit()]
+    return f"({' + '.join([str(base), *words])})"

@@ -1,0 +1,375 @@
+"""Contractions in vector assembly: each number of the rows times a vector of columns, sums in register groups.
+
+Groups of eight registers leave three sums beside the column vector: three rows at once, or one row with up to two
+vectors. Every sum runs along k in order, so the bits do not depend on the vector length. Constants are packed: rows so
+that the numbers of a tile follow each other, columns so that they are adjacent.
+
+Instructions for each vector multiply-add: 8/3 with three rows (a convolution), 7/2 with one (a matrix times a vector).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bringup.ir.dtypes import float32
+from bringup.ir.expr import Expr, Load, Name
+from bringup.ir.index import Int
+from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Store
+from bringup.ir.walk import Substitution
+from bringup.targets.c_contract_form import offset_of, steps_of
+from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
+from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k
+from bringup.targets.riscv.rendered import Rendered
+from bringup.targets.riscv.tiles import Walk, packed_order, pieces, walks
+from bringup.targets.riscv.vector_strip import advance, wrapped
+from bringup.targets.riscv.vector_values import Access, Group, NotInVectors, VectorValues
+from bringup.targets.target import Target
+
+_LMUL = 8
+_GROUPS = (8, 16, 24)
+#: The column vector: its group is free for masks afterwards.
+_FACTOR = 0
+#: Floating-point registers that sums and their epilogue need besides numbers that stay in registers.
+_OTHER_FLOATS = 3
+_ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
+
+
+def vector_contract(kernel: Kernel, name: str, target: Target, constants: frozenset[str]) -> Rendered | None:
+    """The contraction in assembly; None for other kernels."""
+    c = contraction_of(kernel)
+    if c is None or c.macs == 0 or c.contract.dtype is not float32 or len(kernel.buffers) > 8:
+        return None
+    for height in (3, 2, 1):
+        try:
+            return _Writer(c, name, constants, min(height, _row(c).extent)).rendered(target)
+        except OutOfRegisters:
+            continue
+        except NotInVectors:
+            return None
+    return None
+
+
+def _row(c: Contraction) -> Span:
+    return c.rows[-1] if c.rows else _ONE
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """One side: its buffer, the bytes of a step on each axis outside of k, and its places along k (elements)."""
+
+    buffer: str
+    base: int
+    steps: dict[str, int]
+    k: tuple[int, ...]
+    """One for each axis of the sum."""
+
+
+class _Writer:
+    def __init__(self, c: Contraction, name: str, constants: frozenset[str], height: int) -> None:
+        self.c, self.name, self.height = c, name, height
+        self.asm = Asm(f"{name}_vector", len(c.kernel.buffers))
+        self.arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(c.kernel.buffers)}
+        self.row, self.column = _row(c), c.columns[-1]
+        self.setup: list[str] = []
+        self.row_in_tile = 0
+        self.taken: set[str] = set()
+        self.packed: dict[str, npt.NDArray[np.int64]] = {}
+        self.kept: dict[tuple[int, int], str] = {}
+        same = c.row_buffer.name == c.column_buffer.name
+        self.packs_rows = c.row_buffer.name in constants and not same
+        self.packs_columns = c.column_buffer.name in constants and not same
+        self.column_factor = self._columns()
+        self.row_factor = self._rows()
+        self.values = VectorValues(self.asm, _LMUL, self._access)
+        self.stores = _resolved(c)
+        self.pointers: dict[tuple[str, tuple[tuple[str, int], ...]], Pointer] = {}
+
+    # how the factors lie
+
+    def _columns(self) -> _Factor:
+        c, inner = self.c, self.column
+        moving = [(span, span.column_step) for span in (*c.batch, *c.columns[:-1])]
+        k = [(span.extent, span.column_step) for span in c.k]
+        if not self.packs_columns:
+            steps = {span.axis.name: 4 * step for span, step in moving} | {inner.axis.name: 4 * inner.column_step}
+            return _Factor(c.column_buffer.name, 4 * c.column_base, steps, tuple(step for _, step in k))
+        outer = [(span.extent, step) for span, step in moving if step]
+        order = packed_order(c.column_base, outer, (inner.extent, inner.column_step), inner.extent, k)
+        self.packed[c.column_buffer.name] = order
+        steps = _packed_steps(moving, inner.extent * c.depth) | {inner.axis.name: 4}
+        return _Factor(c.column_buffer.name, 0, steps, _in_line(k, inner.extent))
+
+    def _rows(self) -> _Factor:
+        c, row = self.c, self.row
+        moving = [(span, span.row_step) for span in (*c.batch, *c.rows[:-1])]
+        k = [(span.extent, span.row_step) for span in c.k]
+        if not self.packs_rows:
+            steps = {span.axis.name: 4 * step for span, step in moving} | {row.axis.name: 4 * row.row_step}
+            return _Factor(c.row_buffer.name, 4 * c.row_base, steps, tuple(step for _, step in k))
+        outer = [(span.extent, step) for span, step in moving if step]
+        self.packed[c.row_buffer.name] = packed_order(c.row_base, outer, (row.extent, row.row_step), self.height, k)
+        steps = _packed_steps(moving, row.extent * c.depth) | {row.axis.name: 4 * c.depth}
+        return _Factor(c.row_buffer.name, 0, steps, _in_line(k, 1))
+
+    # pointers
+
+    def _pointer(self, buffer: str, steps: dict[str, int], base: int = 0) -> Pointer:
+        register = self.arguments[buffer]
+        if buffer in self.taken:
+            register = self.asm.take()
+            self.setup.append(f"  mv {register}, {self.arguments[buffer]}")
+        self.taken.add(buffer)
+        if base:
+            with self.asm.temporary() as number:
+                self.setup += [f"  li {number}, {base}", f"  add {register}, {register}, {number}"]
+        return Pointer(register, steps)
+
+    def _access(self, name: str, node: Load | Store) -> Access:
+        """Where the epilogue finds an element, for the row of the tile that it is at."""
+        c = self.c
+        buffer = c.kernel.buffer(name)
+        spans = (*c.batch, *c.rows, *c.columns)
+        if not isinstance(buffer, Buffer) or buffer.dtype is not float32:
+            raise NotInVectors("memory of another type")
+        found = steps_of(offset_of(buffer, node.indices), tuple(span.axis for span in spans))
+        if found is None or not isinstance(found[1], Int):
+            raise NotInVectors("an index that is no sum of steps")
+        steps = {span.axis.name: 4 * step.value for span, step in zip(spans, found[0]) if isinstance(step, Int)}
+        key = (name, tuple(sorted(steps.items())))
+        if key not in self.pointers:
+            self.pointers[key] = self._pointer(name, steps)
+        displacement = 4 * found[1].value + self.row_in_tile * steps.get(self.row.axis.name, 0)
+        return Access(self.pointers[key].register, displacement, steps[self.column.axis.name] // 4)
+
+    # the function
+
+    def rendered(self, target: Target) -> Rendered:
+        c = self.c
+        rows = self._pointer(self.row_factor.buffer, self.row_factor.steps, self.row_factor.base)
+        columns = self._pointer(self.column_factor.buffer, self.column_factor.steps, self.column_factor.base)
+        self.values.prepare(self.stores)
+        if self._column_step not in (0, 1):
+            self.values.stride(self._column_step)
+        outside = [(span.axis.name, span.extent) for span in (*c.batch, *c.rows[:-1])]
+        walkers = [rows, columns, *self.pointers.values()]
+        row_name = self.row.axis.name
+        moved = [self.row.extent * walker.step(row_name) for walker in walkers]
+        with self.asm.nest(outside, walkers, moved):
+            for starts, height in pieces(self.row.extent, self.height):
+                with self.asm.times(len(starts)):
+                    self._row_tile(rows, columns, walkers, height)
+                    done = self._moved_by_columns(walkers)
+                    for walker, far in zip(walkers, done):
+                        self.asm.add(walker.register, height * walker.step(row_name) - far)
+        self.asm.lines[:0] = self.setup + self.values.prologue
+        made = wrapped(c.kernel, self.name, self.asm, target, f"vectors, {self.height} rows at once")
+        return replace(made, packed=self.packed)
+
+    def _moved_by_columns(self, walkers: Sequence[Pointer]) -> list[int]:
+        outer = self.c.columns[:-1]
+        if outer:
+            return [outer[0].extent * walker.step(outer[0].axis.name) for walker in walkers]
+        return self._moved_by_strip(walkers)
+
+    def _moved_by_strip(self, walkers: Sequence[Pointer]) -> list[int]:
+        name = self.column.axis.name
+        return [0 if self._once else self.column.extent * walker.step(name) for walker in walkers]
+
+    @property
+    def _column_step(self) -> int:
+        """Elements between neighbours of a column vector."""
+        return self.column_factor.steps[self.column.axis.name] // 4
+
+    @property
+    def _once(self) -> bool:
+        """True if the shortest vectors take all columns."""
+        return self.column.extent <= 4 * _LMUL
+
+    def _row_tile(self, rows: Pointer, columns: Pointer, walkers: list[Pointer], height: int) -> None:
+        asm, name = self.asm, self.column.axis.name
+        outer = [(span.axis.name, span.extent) for span in self.c.columns[:-1]]
+        self._keep(rows, height)
+        with asm.nest(outer, walkers, self._moved_by_strip(walkers)):
+            left, count = asm.take(), asm.take()
+            asm.load_number(left, self.column.extent)
+            if self._once:
+                asm.line(f"vsetvli {count}, {left}, e32, m{_LMUL}, ta, ma")
+                self._sums(rows, columns, height, 1, count)
+                self._epilogue(height, 0)
+            else:
+                top, single, end = asm.label(), asm.label(), asm.label()
+                moving = [walker for walker in walkers if walker is not rows]
+                after = [walker for walker in moving if walker is not columns]
+                asm.place(top)
+                asm.line(f"vsetvli {count}, {left}, e32, m{_LMUL}, ta, ma")
+                asm.line(f"sub {left}, {left}, {count}")
+                if height == 1:
+                    asm.line(f"bltu {left}, {count}, {single}")
+                    asm.line(f"sub {left}, {left}, {count}")
+                    self._sums(rows, columns, 1, 2, count)
+                    advance(asm, [columns], name, count)
+                    self._epilogue(1, 0)
+                    advance(asm, after, name, count)
+                    self._epilogue(1, 1)
+                    advance(asm, moving, name, count)
+                    asm.line(f"bnez {left}, {top}")
+                    asm.line(f"j {end}")
+                    asm.place(single)
+                self._sums(rows, columns, height, 1, count)
+                self._epilogue(height, 0)
+                advance(asm, moving, name, count)
+                asm.line(f"bnez {left}, {top}")
+                asm.place(end)
+            asm.give(count)
+            asm.give(left)
+        for register in self.kept.values():
+            asm.give_float(register)
+        self.kept = {}
+
+    def _keep(self, rows: Pointer, height: int) -> None:
+        """Loads the numbers of a tile once for all columns, if registers hold them all: taps of a small window."""
+        spans = self._along_k(height)
+        (walk, *more) = walks(spans)
+        several = not self._once or len(self.c.columns) > 1
+        enough = len(walk.inner) * height <= self.asm.floats_left - _OTHER_FLOATS
+        if more or walk.outer or not several or not enough:
+            return
+        for row, _ in walk.inner:
+            for i in range(height):
+                place = 4 * (row + i) if self.packs_rows else 4 * row + i * rows.step(self.row.axis.name)
+                if not -2048 <= place < 2048:
+                    continue
+                self.kept[row, i] = self.asm.take_float()
+                self.asm.line(f"flw {self.kept[row, i]}, {place}({rows.register})")
+
+    def _along_k(self, height: int) -> Sequence[Span]:
+        """The axes of the sum for a tile of some rows."""
+        scale = height if self.packs_rows else 1
+        spans = [
+            Span(span.axis, span.extent, scale * row, column)
+            for span, row, column in zip(self.c.k, self.row_factor.k, self.column_factor.k)
+        ]
+        return merged_k(spans)
+
+    def _sums(self, rows: Pointer, columns: Pointer, height: int, vectors: int, count: str) -> None:
+        """The sums of a tile: ``height`` rows of one vector, or one row of two."""
+        asm = self.asm
+        step = self._column_step
+        for group in _GROUPS[: height * vectors]:
+            asm.line(f"vmv.v.i v{group}, 0")
+        lanes = 1 if self.packs_rows else height
+        row_registers = [asm.take() for _ in range(lanes)]
+        column_register = asm.take()
+        second = asm.take() if vectors == 2 else ""
+        if second:
+            asm.line(
+                f"slli {second}, {count}, 2" if step == 1 else f"mul {second}, {count}, {self.values.stride(step)}"
+            )
+        for i, register in enumerate(row_registers):
+            asm.add(register, i * rows.step(self.row.axis.name), rows.register)
+        asm.add(column_register, 0, columns.register)
+        at = _At(0, 0)
+        for walk in walks(self._along_k(height)):
+            at = self._walk(walk, row_registers, column_register, second, height, at)
+        for register in (*row_registers, column_register, *([second] if second else [])):
+            asm.give(register)
+
+    def _walk(self, walk: Walk, rows: list[str], column: str, second: str, height: int, at: _At) -> _At:
+        """One way along k; the pointers are ``at`` some elements from the start of the sums, and move on."""
+        asm = self.asm
+        steps = [Pointer(register, {s.axis.name: 4 * s.row_step for s in walk.outer}) for register in rows]
+        steps.append(Pointer(column, {s.axis.name: 4 * s.column_step for s in walk.outer}))
+        first, last = walk.inner[0], walk.inner[-1]
+        for register in rows:
+            asm.add(register, 4 * (first[0] - at.row))
+        asm.add(column, 4 * (first[1] - at.column))
+        # Numbers of rows are reached by their displacement; the columns' register moves along.
+        moved = [*(0 for _ in rows), 4 * (last[1] - first[1])]
+        with asm.nest([(s.axis.name, s.extent) for s in walk.outer], steps, moved):
+            now = first[1]
+            for row, place in walk.inner:
+                asm.add(column, 4 * (place - now))
+                now = place
+                self._products(rows, row, row - first[0], column, second, height)
+        if walk.outer:
+            # Whoever comes next starts where the loops ended: behind all of their steps.
+            span = walk.outer[0]
+            return _At(first[0] + span.extent * span.row_step, first[1] + span.extent * span.column_step)
+        return _At(first[0], last[1])
+
+    def _products(self, rows: list[str], at: int, offset: int, column: str, second: str, height: int) -> None:
+        """One position of k: ``at`` is its place in the rows, ``offset`` that from where the registers point."""
+        asm = self.asm
+        step = self._column_step
+        load, stride = ("vle32.v", "") if step == 1 else ("vlse32.v", f", {self.values.stride(step)}")
+        asm.line(f"{load} v{_FACTOR}, ({column}){stride}")
+        if second:
+            with asm.temporary() as there:
+                asm.line(f"add {there}, {column}, {second}")
+                asm.line(f"{load} v24, ({there}){stride}")
+        for i in range(height):
+            number = self.kept.get((at, i))
+            loaded = number is None
+            if number is None:
+                number = asm.take_float()
+                base, place = (rows[0], 4 * (offset + i)) if self.packs_rows else (rows[i], 4 * offset)
+                if not -2048 <= place < 2048:
+                    raise OutOfRegisters("a displacement that no load takes")
+                asm.line(f"flw {number}, {place}({base})")
+            asm.line(f"vfmacc.vf v{_GROUPS[i]}, {number}, v{_FACTOR}")
+            if second:
+                asm.line(f"vfmacc.vf v{_GROUPS[1]}, {number}, v24")
+            if loaded:
+                asm.give_float(number)
+
+    def _epilogue(self, height: int, vector: int) -> None:
+        used = _GROUPS[vector : vector + height]
+        later = (_GROUPS[1],) if height == 1 and vector == 0 else ()
+        self.values.free = [group for group in _GROUPS if group not in (*used, *later)]
+        sums = Name(self.c.contract.name, float32)
+        for i, group in enumerate(used):
+            self.row_in_tile = i
+            self.values.run(self.stores, {sums: Group(group)})
+        self.row_in_tile = 0
+
+
+@dataclass(frozen=True)
+class _At:
+    """How many elements a pointer of rows and one of columns are behind the start of the sums."""
+
+    row: int
+    column: int
+
+
+def _resolved(c: Contraction) -> list[Store]:
+    known: dict[str, Expr] = {}
+    stores = []
+    for stmt in c.after:
+        put = Substitution(names=known)
+        if isinstance(stmt, Let):
+            known[stmt.name] = put.value(stmt.value)
+        else:
+            assert isinstance(stmt, Store)
+            if stmt.guard is not None or stmt.combine is not None:
+                raise NotInVectors("a store under a guard")
+            stores.append(replace(stmt, value=put.value(stmt.value)))
+    return stores
+
+
+def _packed_steps(moving: Sequence[tuple[Span, int]], size: int) -> dict[str, int]:
+    """Bytes of a step in a packed factor whose innermost piece has ``size`` elements."""
+    steps = {}
+    for span, step in reversed(moving):
+        steps[span.axis.name] = 4 * size if step else 0
+        size *= span.extent if step else 1
+    return steps
+
+
+def _in_line(k: Sequence[tuple[int, int]], lanes: int) -> tuple[int, ...]:
+    """Steps along k where numbers follow each other, ``lanes`` for each position."""
+    return tuple(lanes * math.prod(extent for extent, _ in k[at + 1 :]) for at in range(len(k)))

@@ -1,0 +1,232 @@
+"""Pointwise kernels and small windows in vector assembly: strips along the axis on which results are adjacent.
+
+The instructions ask the machine how many elements it takes at a time, so the same code runs on every vector length.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bringup.ir.dtypes import float32
+from bringup.ir.expr import Expr, Load
+from bringup.ir.index import Index, Int
+from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Reduce, Store
+from bringup.ir.walk import Substitution, subexpressions
+from bringup.targets.c import Part
+from bringup.targets.c_access import Accesses
+from bringup.targets.c_contract_form import offset_of, steps_of
+from bringup.targets.c_contract_tile import merged_axes
+from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
+from bringup.targets.riscv.rendered import Rendered
+from bringup.targets.riscv.static_function import parameters
+from bringup.targets.riscv.vector_values import Access, NotInVectors, VectorValues
+from bringup.targets.riscv.windows import starts_with_first
+from bringup.targets.target import Target
+
+#: Elements of float32 in one register of the shortest vectors that RVV allows.
+SHORTEST = 4
+#: Positions of a window that are written out.
+_WINDOW = 25
+
+
+def vector_strip(kernel: Kernel, name: str, target: Target) -> Rendered | None:
+    """The kernel in assembly; None if it is not made of what vectors do here."""
+    try:
+        stores = _resolved(kernel)
+        plan = _Plan(kernel, stores)
+    except NotInVectors:
+        return None
+    for lmul in plan.lmuls():
+        try:
+            return _rendered(plan, name, lmul, target)
+        except OutOfRegisters:
+            continue
+        except NotInVectors:
+            return None
+    return None
+
+
+def _resolved(kernel: Kernel) -> list[Store]:
+    """The stores, with every name and small fold written into them."""
+    known: dict[str, Expr] = {}
+    stores = []
+    for stmt in kernel.body:
+        put = Substitution(names=known)
+        if isinstance(stmt, Let):
+            known[stmt.name] = put.value(stmt.value)
+        elif isinstance(stmt, Reduce):
+            known[stmt.names[0]] = put.value(_unfolded(stmt))
+        elif isinstance(stmt, Store) and stmt.mode == "unique" and stmt.combine is None and stmt.guard is None:
+            stores.append(replace(stmt, value=put.value(stmt.value)))
+        else:
+            raise NotInVectors(type(stmt).__name__)
+    if kernel.locals or not stores:
+        raise NotInVectors("scratch memory")
+    written = {store.buffer for store in stores}
+    for store in stores:
+        for part in subexpressions(store.value):
+            if isinstance(part, Load) and part.buffer in written and part.indices != store.indices:
+                raise NotInVectors("a kernel that reads what another element writes")
+    return stores
+
+
+def _unfolded(stmt: Reduce) -> Expr:
+    """A fold over a few known positions as one expression."""
+    extents = [axis.extent for axis in stmt.axes]
+    sizes = [extent.value for extent in extents if isinstance(extent, Int)]
+    if (
+        len(sizes) != len(extents)
+        or not 0 < math.prod(sizes) <= _WINDOW
+        or len(stmt.names) != 1
+        or stmt.body
+        or stmt.lanes != 1
+    ):
+        raise NotInVectors("a long fold")
+    state = None if starts_with_first(stmt) else stmt.inits[0]
+    for at in itertools.product(*(range(size) for size in sizes)):
+        here = Substitution(axes={axis.name: Int(place) for axis, place in zip(stmt.axes, at)})
+        value = here.value(stmt.values[0])
+        if state is not None:
+            names = {stmt.combine.left[0]: state, stmt.combine.right[0]: value}
+            value = Substitution(names=names).value(stmt.combine.results[0])
+        state = value
+    assert state is not None, "a fold over nothing was taken out before"
+    return state
+
+
+class _Plan:
+    """Loops, the axis of the vectors, and the pointers that all accesses share."""
+
+    def __init__(self, kernel: Kernel, stores: list[Store]) -> None:
+        axes, body = merged_axes(kernel, kernel.axes, tuple(stores))
+        self.kernel = kernel
+        self.stores = [stmt for stmt in body if isinstance(stmt, Store)]
+        if not axes:
+            axes = (Axis("one", Int(1)),)
+        self.vector = self._chosen(axes)
+        self.outer = [axis for axis in axes if axis is not self.vector]
+        if any(not isinstance(axis.extent, Int) for axis in axes) or len(kernel.buffers) > 8:
+            raise NotInVectors("open sizes, or many buffers")
+
+    def _chosen(self, axes: Sequence[Axis]) -> Axis:
+        first = self.stores[0]
+        steps = self._steps(first.buffer, first.indices, axes)[0]
+        for axis, step in reversed(list(zip(axes, steps))):
+            if step == 1 and axis.extent != Int(1):
+                return axis
+        return axes[-1]
+
+    def _steps(self, name: str, indices: tuple[Index, ...], axes: Sequence[Axis]) -> tuple[list[int], int]:
+        buffer = self.kernel.buffer(name)
+        if not isinstance(buffer, Buffer) or buffer.dtype is not float32:
+            raise NotInVectors(f"memory of {getattr(buffer, 'dtype', 'one element')}")
+        found = steps_of(offset_of(buffer, indices), tuple(axes))
+        if found is None or not isinstance(found[1], Int):
+            raise NotInVectors("an index that is no sum of steps")
+        return [step.value for step in found[0] if isinstance(step, Int)], found[1].value
+
+    def place(self, name: str, indices: tuple[Index, ...]) -> tuple[dict[str, int], int, int]:
+        """Bytes of a step on each outer axis, elements along the vector, and the constant part in bytes."""
+        steps, base = self._steps(name, indices, [*self.outer, self.vector])
+        moves = {axis.name: 4 * step for axis, step in zip(self.outer, steps)}
+        return moves, steps[-1], 4 * base
+
+    @property
+    def extent(self) -> int:
+        """The length of the strips."""
+        assert isinstance(self.vector.extent, Int)
+        return self.vector.extent.value
+
+    def lmuls(self) -> list[int]:
+        """Register groups to try: one that takes a short strip at once on every machine, else the largest."""
+        enough = [lmul for lmul in (1, 2, 4, 8) if SHORTEST * lmul >= self.extent]
+        return enough if enough else [8, 4, 2, 1]
+
+
+def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
+    kernel = plan.kernel
+    entry = f"{name}_vector"
+    asm = Asm(entry, len(kernel.buffers))
+    arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(kernel.buffers)}
+    pointers: dict[tuple[str, tuple[tuple[str, int], ...], int], Pointer] = {}
+    taken: set[str] = set()
+
+    def access(buffer: str, node: Load | Store) -> Access:
+        moves, step, base = plan.place(buffer, node.indices)
+        key = (buffer, tuple(sorted(moves.items())), step)
+        if key not in pointers:
+            register = arguments[buffer]
+            if buffer in taken:  # another walk through the same memory
+                register = asm.take()
+                setup.append(f"  mv {register}, {arguments[buffer]}")
+            taken.add(buffer)
+            pointers[key] = Pointer(register, {**moves, plan.vector.name: 4 * step})
+        return Access(pointers[key].register, base, step)
+
+    setup: list[str] = []
+    values = VectorValues(asm, lmul, access)
+    values.prepare(plan.stores)  # every pointer, too, is known before the first loop is written
+    walkers = list(pointers.values())
+    outer = [(axis.name, axis.extent.value) for axis in plan.outer if isinstance(axis.extent, Int)]
+    configure = f"e32, m{lmul}, ta, ma"
+    once = plan.extent <= SHORTEST * lmul
+    if once:
+        setup += _once(asm, plan.extent, configure)
+        with asm.nest(outer, walkers, [0] * len(walkers)):
+            values.run(plan.stores)
+    else:
+        moved = [plan.extent * walker.step(plan.vector.name) for walker in walkers]
+        with asm.nest(outer, walkers, moved):
+            left, count = asm.take(), asm.take()
+            top = asm.label()
+            asm.load_number(left, plan.extent)
+            asm.place(top)
+            asm.line(f"vsetvli {count}, {left}, {configure}")
+            values.run(plan.stores)
+            asm.line(f"sub {left}, {left}, {count}")
+            advance(asm, walkers, plan.vector.name, count)
+            asm.line(f"bnez {left}, {top}")
+            asm.give(count)
+            asm.give(left)
+    asm.lines[:0] = setup + values.prologue
+    return wrapped(kernel, name, asm, target, f"vectors of {lmul} registers")
+
+
+def _once(asm: Asm, extent: int, configure: str) -> list[str]:
+    """The length of all strips, set before everything else."""
+    if extent < 32:
+        return [f"  vsetivli zero, {extent}, {configure}"]
+    with asm.temporary() as count:
+        return [f"  li {count}, {extent}", f"  vsetvli zero, {count}, {configure}"]
+
+
+def advance(asm: Asm, pointers: Sequence[Pointer], axis: str, count: str) -> None:
+    """Moves pointers by as many elements as a register says."""
+    by: dict[int, str] = {}
+    for pointer in pointers:
+        step = pointer.step(axis)
+        if step == 0:
+            continue
+        if step not in by:
+            by[step] = asm.take()
+            if step > 0 and step & step - 1 == 0:
+                asm.line(f"slli {by[step]}, {count}, {step.bit_length() - 1}")
+            else:
+                asm.load_number(by[step], step)
+                asm.line(f"mul {by[step]}, {by[step]}, {count}")
+        asm.line(f"add {pointer.register}, {pointer.register}, {by[step]}")
+    for register in by.values():
+        asm.give(register)
+
+
+def wrapped(kernel: Kernel, name: str, asm: Asm, target: Target, how: str) -> Rendered:
+    """The assembly with a C function around it that every step looks like."""
+    writer = Accesses(kernel, target)
+    given = ", ".join(f"b_{buffer.name}" for buffer in kernel.buffers)
+    text = f"static void {name}({parameters(writer, kernel)}) {{\n  (void)report;\n  {asm.name}({given});\n}}\n"
+    declared = parameters(writer, kernel).rpartition(", ")[0]
+    part = Part(name, Int(1), f"void {asm.name}({declared});\n{text}", frozenset(), {})
+    return Rendered(part, assembly=asm.text(), how=how)
