@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule
@@ -16,11 +16,16 @@ from bringup.graph.compiled import CompiledGraph, GraphOptions, NoLowering
 from bringup.graph.lowered import DataDependent
 from bringup.graph.modes import MODES, graph_text, ir_text, write_sources
 from bringup.graph.offloaded import OffloadedGraph
+from bringup.graph.quantized_rewrite import with_integer_ops
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.templates import SizedGraph, remember, served_by_template
 from bringup.lowering import activation
 from bringup.runtime import driver_of
 
+if TYPE_CHECKING:
+    from bringup.graph.riscv_backend import BareMetalGraphs
+
+Compiler: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 #: Modes of torch.compile that choose nothing here: every graph is a plan that the core replays.
 _TORCH_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("mode", "verbose", "output_dir", "target", "device", *(field.name for field in fields(GraphOptions)))
@@ -28,7 +33,6 @@ _OPTIONS = ("mode", "verbose", "output_dir", "target", "device", *(field.name fo
 
 def compile_fx_graph(
     module: GraphModule,
-    example_inputs: Sequence[Any],
     device: torch.device | str | None = None,
     options: GraphOptions | None = None,
 ) -> Callable[..., list[Any]]:
@@ -36,6 +40,7 @@ def compile_fx_graph(
 
     With ``device`` the tensors may be on the CPU: they are moved there and the results back.
     """
+    module = with_integer_ops(module)
     graph = compiled_graph(module, device, options)
 
     def run(*arguments: Any) -> list[Any]:
@@ -114,13 +119,18 @@ class Backend:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
+        self._bare_metal: BareMetalGraphs | None = None
+        if target == "riscv":
+            from bringup.graph.riscv_backend import BareMetalGraphs
+
+            self._bare_metal, options = BareMetalGraphs(mode, verbose, output_dir, options), {}
+        elif target not in (None, "host"):
+            raise ValueError(
+                f"there is no target {target!r} for torch.compile: there are host (the device's own driver) and riscv"
+            )
         unknown = sorted(set(options) - {field.name for field in fields(GraphOptions)})
         if unknown:
             raise ValueError(f"unknown option {unknown[0]!r}: there are {', '.join(_OPTIONS)}")
-        if target not in (None, "host"):
-            raise ValueError(
-                f"there is no target {target!r} for torch.compile: there is host (the device's own driver)"
-            )
         if mode == "codegen" and output_dir is None:
             raise ValueError('mode="codegen" writes sources: say where with output_dir')
         self.mode, self.verbose = mode, verbose
@@ -142,13 +152,17 @@ class Backend:
         from bringup.graph.device_interface import register_interface
 
         register_interface()
+        compile_graph: Compiler = self._compile
+        inference: Compiler = self._compile
+        if self._bare_metal is not None:
+            compile_graph, inference = self._bare_metal.compilers(module)
         return aot_autograd(
-            fw_compiler=self._compile,
-            bw_compiler=self._compile,
-            inference_compiler=self._compile,
+            fw_compiler=compile_graph,
+            bw_compiler=compile_graph,
+            inference_compiler=inference,
             decompositions=decompositions(),
             partition_fn=min_cut_rematerialization_partition,
-            keep_inference_input_mutations=True,
+            keep_inference_input_mutations=self._bare_metal is None,
         )(module, example_inputs)
 
     def _compile(self, module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -158,7 +172,7 @@ class Backend:
         if self.mode == "trace":
             print(graph_text(module))
             return make_boxed_func(module.forward)
-        run = compile_fx_graph(module, example_inputs, self.device, self.options)
+        run = compile_fx_graph(module, self.device, self.options)
         graph = run.graph  # type: ignore[attr-defined]
         if graph is None:
             return make_boxed_func(module.forward)
@@ -176,6 +190,8 @@ class Backend:
 
     def report(self) -> str:
         """The graphs so far: nodes, kernels, memory, and ops that are no kernels."""
+        if self._bare_metal is not None:
+            return self._bare_metal.report()
         from bringup.graph.report import report_text
 
         return report_text(self.graphs)

@@ -1,16 +1,19 @@
 """Who an exported model can be made for, by name: drivers that compile kernels, "host", and those that register here.
 
-A target gets the whole model as a GraphProgram and the bytes of its constants, and writes what it needs:
+A target gets the whole model as a GraphProgram, the bytes of its constants, and the tensors of the example call, and
+writes what it needs; options of its own come as keywords:
 
-    @export_target("riscv")
-    def write_project(program: GraphProgram, constants: Sequence[memoryview], out: Path) -> None: ...
+    @export_target("mychip")
+    def write(program: GraphProgram, constants: Sequence[memoryview], out: Path, *, examples: Sequence[Tensor]) -> None:
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,12 +22,14 @@ from bringup.graph.artifact import write_artifact
 from bringup.graph.artifact_manifest import manifest_of
 from bringup.graph.program import GraphProgram
 
-Write = Callable[[GraphProgram, Sequence[memoryview], Path], None]
+Write = Callable[..., None]
 #: What this machine's CPU is as a driver.
 HOST = "host"
 _HOST_DRIVER = "sim"
 
 _registered: dict[str, Write] = {}
+#: Targets that come with bringup: the module that registers each.
+_OURS = {"riscv": "bringup.graph.riscv"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def export_target(name: str) -> Callable[[Write], Write]:
     """Registers a function that writes models for a target of this name."""
 
     def register(write: Write) -> Write:
-        if name in target_names():
+        if name in _registered or name == HOST or name in (driver.name for driver in runtime.active_drivers()):
             raise ValueError(f"there is a target '{name}' already")
         _registered[name] = write
         return write
@@ -50,7 +55,7 @@ def export_target(name: str) -> Callable[[Write], Write]:
 
 def target_names() -> list[str]:
     """Every target there is in this process."""
-    return sorted({HOST, *_registered, *(driver.name for driver in runtime.active_drivers())})
+    return sorted({HOST, *_OURS, *_registered, *(driver.name for driver in runtime.active_drivers())})
 
 
 def find_target(name: str | None) -> ExportTarget:
@@ -59,6 +64,8 @@ def find_target(name: str | None) -> ExportTarget:
     if name is None:
         device = kernel_device(runtime.device())
         return ExportTarget(runtime.driver_of(device.index).name, device, write_file)
+    if name in _OURS:
+        importlib.import_module(_OURS[name])
     if name in _registered:  # it needs some device whose kernels can be lowered
         return ExportTarget(name, kernel_device(runtime.device()), _registered[name])
     if name == HOST and _HOST_DRIVER not in drivers:
@@ -84,6 +91,15 @@ def kernel_device(device: torch.device) -> torch.device:
     return device
 
 
-def write_file(program: GraphProgram, constants: Sequence[memoryview], out: Path) -> None:
+def write_file(
+    program: GraphProgram,
+    constants: Sequence[memoryview],
+    out: Path,
+    *,
+    examples: Sequence[torch.Tensor] = (),
+    **options: Any,
+) -> None:
     """One file for ``bringup.load``."""
+    if options:
+        raise TypeError(f"unknown option {next(iter(options))!r} for target {program.target}: it has none")
     write_artifact(out, manifest_of(program), constants)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
 
 from bringup.graph.constant_folding import fold_constants
 from bringup.graph.containers import OtherContainer, tree_of
@@ -37,6 +38,7 @@ from bringup.graph.program import (
     Variant,
     span,
 )
+from bringup.graph.quantized_rewrite import rewrite_quantized
 from bringup.graph.structure import GraphStructure, bits_of, structure_of
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.values import DTYPE_CODES, Held, Memory
@@ -63,6 +65,7 @@ def export(
     out: str | PathLike[str],
     target: str | None = None,
     dynamic_shapes: Any = None,
+    **options: Any,
 ) -> Path:
     """Writes a model for a target: ``"host"``, a driver (default: the active one), or who registered as a target.
 
@@ -71,6 +74,7 @@ def export(
 
     ``args`` and ``kwargs`` are an example call; ``dynamic_shapes`` says which of its sizes are open, as
     torch.export.export takes it. Call ``model.eval()`` first, unless the file is to train its batch norms and drop out.
+    Other keywords are options of the target: docs/riscv.md has those of "riscv".
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"bringup.export takes a torch.nn.Module, not a {type(model).__name__}")
@@ -82,9 +86,17 @@ def export(
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
     with torch.no_grad():
         traced = trace(model, args, kwargs or {}, dynamic_shapes, found.device)
-        program, constants = _Exporter(traced, found.device, found.name, dynamic_shapes).program()
-        found.write(program, [_bytes(tensor) for tensor in constants], path)
+        program, constants = program_of(traced, found.device, found.name, dynamic_shapes)
+        examples = [leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)]
+        found.write(program, [constant_bytes(tensor) for tensor in constants], path, examples=examples, **options)
     return path
+
+
+def program_of(
+    traced: TracedModel, device: torch.device, target: str, dynamic_shapes: Any = None, traced_on: str | None = None
+) -> tuple[GraphProgram, list[Tensor]]:
+    """A traced model as a program, and its constants; ``traced_on``: the device of its tensors, if it is another."""
+    return _Exporter(traced, device, target, dynamic_shapes, traced_on).program()
 
 
 @cache
@@ -109,18 +121,22 @@ def _find(op: str) -> tuple[Lowering, int] | None:
 class _Exporter:
     """From a traced model to a program."""
 
-    def __init__(self, traced: TracedModel, device: torch.device, target: str, dynamic_shapes: Any) -> None:
+    def __init__(
+        self, traced: TracedModel, device: torch.device, target: str, dynamic_shapes: Any, traced_on: str | None = None
+    ) -> None:
         from bringup.lowering import activation
 
         self._traced, self._device, self._target = traced, device, target
         self._resolver: Resolver = activation.active[0]
         self._dynamic_shapes = dynamic_shapes
+        self._traced_on = traced_on
         self._names: dict[str, str] = {}
         self._kernels: dict[str, tuple[int, Kernel]] = {}
 
     def program(self) -> tuple[GraphProgram, list[Tensor]]:
         """The program and the values of its constants."""
         traced, graph = self._traced, self._traced.module.graph
+        rewrite_quantized(graph, {n: t for n, t in traced.constants.items() if n not in traced.updates})
         constants = fold_constants(graph, traced.constants, frozenset(traced.updates))
         places = [node for node in graph.nodes if node.op == "placeholder"]
         self._inputs = [node for node in places if node.name not in constants]
@@ -167,7 +183,7 @@ class _Exporter:
     def _structure(self, graph: Graph, sizes: dict[str, int]) -> GraphStructure:
         shown = f" for {', '.join(f'{name} = {size}' for name, size in sizes.items())}" if sizes else ""
         try:
-            lowered = GraphLowering(graph, self._device, _find, sizes).lowered
+            lowered = GraphLowering(graph, self._device, _find, sizes, self._traced_on).lowered
         except (NotImplementedError, DataDependent, UnknownSize) as error:
             raise ExportError(f"the graph cannot be lowered{shown}: {error}") from error
         if lowered.eager:
@@ -362,7 +378,7 @@ def _without_kernel(lowered: LoweredGraph, shown: str) -> str:
     return "\n".join(lines)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def constant_bytes(tensor: Tensor) -> memoryview:
     """What a constant's shape and strides span, with zeros where no element lies."""
     if not tensor.numel():
         return memoryview(b"")

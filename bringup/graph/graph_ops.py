@@ -18,7 +18,9 @@ from bringup.lowering import (
     convolution,
     convolution_backward,
     movement,
+    quantized,
     random_numbers,
+    sorting,
 )
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
@@ -74,6 +76,12 @@ def zeros(call: Call, *_: Any) -> None:
 def ones(call: Call, *_: Any) -> None:
     """Ones."""
     casts_and_copies.fill(call, call.outs[0], _number(1, call))
+
+
+@_for("sort")
+def sort(call: Call, self: Tensor, dim: int, descending: bool) -> None:
+    """Ours is stable, whether asked for or not."""
+    sorting.sort(call, self, True, dim, descending)
 
 
 # ---- sequences: the traced output says how long they are, so that no number has to be known ----
@@ -191,6 +199,12 @@ def convolution_gradients(
 ) -> None:
     """The gradients of a convolution."""
     convolution_backward.convolution_backward(call, grad, x, weight, *rest)
+
+
+# ---- quantized models ----
+
+
+GRAPH_LOWERINGS |= quantized.DEFINITIONS
 
 
 # ---- what Dynamo itself writes into graphs ----

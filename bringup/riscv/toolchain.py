@@ -34,7 +34,7 @@ FLAGS = (
 _ISAS: dict[str, tuple[str, str, str, str]] = {
     "rv64gc": ("riscv64", "generic_rv64+m+a+f+d+c", "rv64gc", "lp64d"),
     "rv64gcv": ("riscv64", "generic_rv64+m+a+f+d+c+v", "rv64gcv", "lp64d"),
-    "rv32imc": ("riscv32", "generic_rv32+m+c", "rv32imc", "ilp32"),
+    "rv32imc": ("riscv32", "generic_rv32+m+c", "rv32imc_zicsr", "ilp32"),
     "rv32imfc": ("riscv32", "generic_rv32+m+f+c", "rv32imfc", "ilp32f"),
 }
 ISAS = tuple(_ISAS)
@@ -60,6 +60,11 @@ class Toolchain:
     def vectors(self) -> bool:
         """Whether it makes vector instructions from C (gcc before 14 only assembles them)."""
         return self.family != "gcc"
+
+    @property
+    def identity(self) -> str:
+        """What it is, for cache keys: its command and its version."""
+        return _version(self.command)
 
     def flags(self, isa: str) -> list[str]:
         """The flags for an instruction set, those of the language included."""
@@ -108,6 +113,12 @@ def _find(family: str | None, chosen: str, path: str) -> Toolchain:
         "clang and riscv64-unknown-elf-gcc; pip install ziglang, or apt-get install gcc-riscv64-unknown-elf, or set "
         "BRINGUP_RISCV_CC"
     )
+
+
+@functools.lru_cache(maxsize=16)
+def _version(command: tuple[str, ...]) -> str:
+    said = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    return f"{shlex.join(command)} {said.stdout.partition(chr(10))[0]}"
 
 
 def _knows_riscv(clang: str) -> bool:

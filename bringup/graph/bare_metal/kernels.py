@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bringup.graph.bare_metal.static_program import StaticProgram, Step
-from bringup.ir.kernel import Kernel
 from bringup.targets.c import unit
-from bringup.targets.c_contract_tile import merged_axes
+from bringup.targets.riscv.engine import engine_call
 from bringup.targets.riscv.rendered import Rendered, packed_array
 from bringup.targets.riscv.scalar_contract import scalar_contract
 from bringup.targets.riscv.static_function import static_function
@@ -42,30 +41,22 @@ class Kernels:
     weights: Blob
 
 
-def render_steps(program: StaticProgram, target: Target, vectors: bool) -> Kernels:
-    """Renders every step; ``vectors``: with vector instructions of any length."""
-    rendered = tuple(_render(step, target, vectors) for step in program.steps)
+def render_steps(program: StaticProgram, target: Target, vectors: bool, engine: int = 0) -> Kernels:
+    """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is."""
+    rendered = tuple(_render(step, target, vectors, engine) for step in program.steps)
     source = unit([one.part for one in rendered], target)
     assembly = "".join(one.assembly for one in rendered)
     return Kernels(rendered, source, assembly, _weights(program, rendered))
 
 
-def _render(step: Step, target: Target, vectors: bool) -> Rendered:
+def _render(step: Step, target: Target, vectors: bool, engine: int) -> Rendered:
     kernel = step.kernel
     constants = frozenset(buffer.name for buffer, place in zip(kernel.buffers, step.places) if place.kind == "constant")
-    found: Rendered | None = None
-    if vectors:
+    found = engine_call(kernel, step.name, target, engine) if engine else None
+    if found is None and vectors:
         found = vector_contract(kernel, step.name, target, constants) or vector_strip(kernel, step.name, target)
     found = found or scalar_contract(kernel, step.name, target, constants)
-    return found or Rendered(static_function(_joined(kernel), step.name, target))
-
-
-def _joined(kernel: Kernel) -> Kernel:
-    """A kernel with neighbouring grid axes joined where every access sees them as one."""
-    from dataclasses import replace
-
-    axes, body = merged_axes(kernel, kernel.axes, kernel.body)
-    return replace(kernel, axes=axes, body=body)
+    return found or Rendered(static_function(kernel, step.name, target))
 
 
 def _weights(program: StaticProgram, rendered: tuple[Rendered, ...]) -> Blob:
@@ -97,4 +88,5 @@ def _weights(program: StaticProgram, rendered: tuple[Rendered, ...]) -> Blob:
             else:
                 row.append(put(packed_array(array[place.offset :], order)))
         offsets.append(tuple(row))
+    parts.append(b"\0" * (-size % 4))  # whole words, for the checksum
     return Blob(b"".join(parts), tuple(offsets))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from bringup.graph.bare_metal.kernels import Kernels
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, identifier
@@ -113,31 +114,41 @@ def run_source(model: Model) -> str:
     calls = [_call(model, number, step) for number, step in enumerate(steps)]
     uses_arena = any(place.kind == "temporary" for step in steps for place in step.places)
     note = "" if uses_arena else "  (void)arena;\n"
-    declared = "".join(f"extern {declaration};\n" for declaration in _assembly_functions(model))
+    sum_, sums = checksum(model.kernels.weights.data)
     return f"""/* {name}: {len(steps)} kernels, made by bringup from a PyTorch model. */
 #include "{name}.h"
 {model.kernels.source}
-{declared}extern const unsigned char {name}_weights[];
+extern const unsigned char {name}_weights[];
 
 int {name}_run(const {name}_io *io, void *arena) {{
 {note}  int64_t report[3] = {{0, 0, 0}};
 {"".join(calls)}  return 0;
 }}
 
-/* CRC-32 of the weights, bit by bit: small, and run once. */
+/* The sum of all words, and the sum of these sums: four instructions a word. */
 int {name}_check(void) {{
-  uint32_t crc = 0xffffffffu;
-  for (uint32_t at = 0; at < {model.upper}_WEIGHTS_BYTES; at++) {{
-    crc ^= {name}_weights[at];
-    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
-  }}
-  return ~crc != {zlib.crc32(model.kernels.weights.data):#x}u;
+  const uint32_t *word = (const uint32_t *)(const void *){name}_weights;
+  uint32_t sum = 0, sums = 0;
+  for (uint32_t at = 0; at < {model.upper}_WEIGHTS_BYTES / 4; at++) sums += sum += word[at];
+  return sum != {sum_:#x}u || sums != {sums:#x}u;
 }}
 """
 
 
-def _assembly_functions(model: Model) -> list[str]:
-    return [declaration for one in model.kernels.rendered for declaration in one.declarations]
+def checksum(data: bytes) -> tuple[int, int]:
+    """The sum of the 32-bit words of some bytes and the sum of its steps, both modulo 2^32.
+
+    >>> checksum(bytes([1, 0, 0, 0, 2, 0, 0, 0]))
+    (3, 4)
+    """
+    sums = np.cumsum(np.frombuffer(data, dtype="<u4"), dtype=np.uint32)
+    return (int(sums[-1]) if len(sums) else 0), int(np.sum(sums, dtype=np.uint32))
+
+
+def assembly_source(model: Model) -> str:
+    """The vector kernels; none of them knows how long a vector is."""
+    about = f"# Vector kernels of {model.name}: RVV 1.0, any vector length from 128 bits on."
+    return f"{about}\n  .text\n{model.kernels.assembly}"
 
 
 def _call(model: Model, number: int, step: Step) -> str:
@@ -206,8 +217,10 @@ static inline uint64_t instructions(void) {{
   return count;
 #else
   uint32_t low, high, again;
-  do __asm__ volatile("csrr %0, minstreth\\ncsrr %1, minstret\\ncsrr %2, minstreth" : "=r"(high), "=r"(low), "=r"(again));
-  while (high != again);
+  do {{
+    __asm__ volatile("csrr %0, minstreth\\ncsrr %1, minstret\\ncsrr %2, minstreth"
+                     : "=r"(high), "=r"(low), "=r"(again));
+  }} while (high != again);
   return (uint64_t)high << 32 | low;
 #endif
 }}

@@ -47,6 +47,8 @@ class Step:
     name: str
     kernel: Kernel
     places: tuple[Place, ...]
+    macs: int = 0
+    """Products that its sums need; set by the passes."""
 
     def reads(self, memory: tuple[Kind, int]) -> bool:
         """Whether it gets this memory to read."""
@@ -222,11 +224,11 @@ def identifier(text: str) -> str:
     """A name that C accepts, whatever the text: letters, digits and single underscores, at most 60, never a keyword.
 
     >>> identifier('a.b"; int main()'), identifier("int"), identifier("")
-    ('a_b_int_main', 'int_', 'k')
+    ('a_b_int_main', 'int_', 'layer')
     """
     name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9]", "_", text)).strip("_")[:60].rstrip("_")
     if not name or name[0].isdigit():
-        name = f"k_{name}".rstrip("_") if name else "k"
+        name = f"layer_{name}".rstrip("_")
     return f"{name}_" if name in _KEYWORDS else name
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel
+from bringup.ir.walk import all_values
 from bringup.targets.c_contract_form import offset_of, recognise, steps_of
 
 
@@ -111,6 +112,16 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         of(form.columns.axes),
         merged_k(of(form.k)),
     )
+
+
+def packable(c: Contraction, constants: frozenset[str], rest: Block = ()) -> frozenset[str]:
+    """The constants that may lie in another order: those that only the sums read, each as one factor.
+
+    ``rest`` are statements after the contraction's own.
+    """
+    if c.row_buffer.name == c.column_buffer.name:
+        return frozenset()
+    return constants - {part.buffer for part in all_values((*c.after, *rest)) if isinstance(part, Load)}
 
 
 def merged_k(spans: Sequence[Span]) -> tuple[Span, ...]:

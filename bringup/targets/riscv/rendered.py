@@ -23,8 +23,6 @@ class Rendered:
     part: Part
     packed: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     assembly: str = ""
-    declarations: tuple[str, ...] = ()
-    """Of the functions in the assembly."""
     how: str = "loops"
     """Which emitter it was, for reports."""
 

@@ -20,9 +20,9 @@ from bringup.ir.kernel import Axis, Kernel, Store
 from bringup.targets.c import Part
 from bringup.targets.c_statements import Statements
 from bringup.targets.c_value import Value, ctype, kind_of
-from bringup.targets.riscv.contraction import Contraction, Span, contraction_of
+from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, packable
 from bringup.targets.riscv.rendered import Rendered
-from bringup.targets.riscv.static_function import parameters
+from bringup.targets.riscv.static_function import FUNCTION, parameters
 from bringup.targets.riscv.tiles import Walk, best_height, best_tile, packed_order, pieces, walks
 from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
 from bringup.targets.target import Target
@@ -95,7 +95,7 @@ class _Writer(Statements):
         self.outer_columns = tuple(span for span in c.columns if span not in inside)
         width = math.prod(span.extent for span in inside)
         self.tile = (best_height(self.row.extent, width), width) if window else best_tile(self.row.extent, width)
-        constants = constants if c.row_buffer.name != c.column_buffer.name else frozenset()
+        constants = packable(c, constants, window.rest if window else ())
         self.rows = _Side(
             c.row_buffer.name,
             c.row_base,
@@ -129,7 +129,7 @@ class _Writer(Statements):
                             self._one_tile(row, height, column, width)
         body = "".join(f"  {line}\n" for line in self.stack[0].lines)
         unused = "" if "report" in body else "  (void)report;\n"
-        text = f"static void {self.entry}({parameters(self, self.kernel)}) {{\n{unused}{body}}}\n"
+        text = f"{FUNCTION} {self.entry}({parameters(self, self.kernel)}) {{\n{unused}{body}}}\n"
         part = Part(self.entry, Int(1), text, frozenset(self.needs), self.snippets)
         packed = {side.buffer: side.order() for side in (self.rows, self.columns) if side.packed}
         how = f"{self.tile[0]} × {self.tile[1]} sums in registers{', pooled' if self.window else ''}"

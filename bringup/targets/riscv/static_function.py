@@ -4,7 +4,7 @@
 >>> kernel = parse("kernel double in x: float32[3] strides [1] out y: float32[3] strides [1] grid i < 3 "
 ...                "{ store y[i] = (x[i] + x[i]) }")
 >>> print(static_function(kernel, "double_it", Target(vector_bytes=0)).function.splitlines()[0])
-static void double_it(const f32_m *const b_x, f32_m *const b_y, int64_t *const report) {
+static __attribute__((noinline)) void double_it(const f32_m *const b_x, f32_m *const b_y, int64_t *const report) {
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from bringup.targets.c import Function, Part
 from bringup.targets.c_access import Accesses
 from bringup.targets.c_value import storage_of
 from bringup.targets.target import Target
+
+#: Each step is a function of its own, so that a profile tells them apart.
+FUNCTION = "static __attribute__((noinline)) void"
 
 
 def parameters(writer: Accesses, kernel: Kernel) -> str:
@@ -51,5 +54,5 @@ class _StaticFunction(Function):
         self.whole_grid(self.kernel.axes, lanes)
         body = "".join(f"  {line}\n" for line in self.stack[0].lines)
         unused = "" if "report" in body else "  (void)report;\n"
-        head = f"static void {self.entry}({parameters(self, self.kernel)}) {{\n"
+        head = f"{FUNCTION} {self.entry}({parameters(self, self.kernel)}) {{\n"
         return Part(self.entry, Int(1), head + unused + body + "}\n", frozenset(self.needs), self.snippets)

@@ -23,10 +23,10 @@ from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Store
 from bringup.ir.walk import Substitution
 from bringup.targets.c_contract_form import offset_of, steps_of
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
-from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k
+from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.tiles import Walk, packed_order, pieces, walks
-from bringup.targets.riscv.vector_strip import advance, wrapped
+from bringup.targets.riscv.vector_strip import advance, refuse_late_reads, wrapped
 from bringup.targets.riscv.vector_values import Access, Group, NotInVectors, VectorValues
 from bringup.targets.target import Target
 
@@ -75,14 +75,13 @@ class _Writer:
         self.asm = Asm(f"{name}_vector", len(c.kernel.buffers))
         self.arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(c.kernel.buffers)}
         self.row, self.column = _row(c), c.columns[-1]
-        self.setup: list[str] = []
         self.row_in_tile = 0
         self.taken: set[str] = set()
         self.packed: dict[str, npt.NDArray[np.int64]] = {}
         self.kept: dict[tuple[int, int], str] = {}
-        same = c.row_buffer.name == c.column_buffer.name
-        self.packs_rows = c.row_buffer.name in constants and not same
-        self.packs_columns = c.column_buffer.name in constants and not same
+        constants = packable(c, constants)
+        self.packs_rows = c.row_buffer.name in constants
+        self.packs_columns = c.column_buffer.name in constants
         self.column_factor = self._columns()
         self.row_factor = self._rows()
         self.values = VectorValues(self.asm, _LMUL, self._access)
@@ -122,11 +121,11 @@ class _Writer:
         register = self.arguments[buffer]
         if buffer in self.taken:
             register = self.asm.take()
-            self.setup.append(f"  mv {register}, {self.arguments[buffer]}")
+            self.values.prologue.append(f"  mv {register}, {self.arguments[buffer]}")
         self.taken.add(buffer)
         if base:
             with self.asm.temporary() as number:
-                self.setup += [f"  li {number}, {base}", f"  add {register}, {register}, {number}"]
+                self.values.prologue += [f"  li {number}, {base}", f"  add {register}, {register}, {number}"]
         return Pointer(register, steps)
 
     def _access(self, name: str, node: Load | Store) -> Access:
@@ -166,7 +165,7 @@ class _Writer:
                     done = self._moved_by_columns(walkers)
                     for walker, far in zip(walkers, done):
                         self.asm.add(walker.register, height * walker.step(row_name) - far)
-        self.asm.lines[:0] = self.setup + self.values.prologue
+        self.asm.lines[:0] = self.values.prologue
         made = wrapped(c.kernel, self.name, self.asm, target, f"vectors, {self.height} rows at once")
         return replace(made, packed=self.packed)
 
@@ -358,6 +357,7 @@ def _resolved(c: Contraction) -> list[Store]:
             if stmt.guard is not None or stmt.combine is not None:
                 raise NotInVectors("a store under a guard")
             stores.append(replace(stmt, value=put.value(stmt.value)))
+    refuse_late_reads(stores)
     return stores
 
 

@@ -70,7 +70,20 @@ def _resolved(kernel: Kernel) -> list[Store]:
         for part in subexpressions(store.value):
             if isinstance(part, Load) and part.buffer in written and part.indices != store.indices:
                 raise NotInVectors("a kernel that reads what another element writes")
+    refuse_late_reads(stores)
     return stores
+
+
+def refuse_late_reads(stores: Sequence[Store]) -> None:
+    """Raises if a value reads what a store before it wrote: once written out, nobody knows which of the two it meant.
+
+    >>> refuse_late_reads([])
+    """
+    written: set[str] = set()
+    for store in stores:
+        if any(isinstance(part, Load) and part.buffer in written for part in subexpressions(store.value)):
+            raise NotInVectors("a value that reads what was stored before")
+        written.add(store.buffer)
 
 
 def _unfolded(stmt: Reduce) -> Expr:
@@ -114,10 +127,8 @@ class _Plan:
     def _chosen(self, axes: Sequence[Axis]) -> Axis:
         first = self.stores[0]
         steps = self._steps(first.buffer, first.indices, axes)[0]
-        for axis, step in reversed(list(zip(axes, steps))):
-            if step == 1 and axis.extent != Int(1):
-                return axis
-        return axes[-1]
+        moving = [(step, axis) for axis, step in reversed(list(zip(axes, steps))) if step and axis.extent != Int(1)]
+        return min(moving, key=lambda pair: abs(pair[0]))[1] if moving else axes[-1]
 
     def _steps(self, name: str, indices: tuple[Index, ...], axes: Sequence[Axis]) -> tuple[list[int], int]:
         buffer = self.kernel.buffer(name)
@@ -141,9 +152,9 @@ class _Plan:
         return self.vector.extent.value
 
     def lmuls(self) -> list[int]:
-        """Register groups to try: one that takes a short strip at once on every machine, else the largest."""
+        """Register groups to try: one that takes a short strip at once on every machine, else the largest that fits."""
         enough = [lmul for lmul in (1, 2, 4, 8) if SHORTEST * lmul >= self.extent]
-        return enough if enough else [8, 4, 2, 1]
+        return [*enough, *(lmul for lmul in (8, 4, 2, 1) if lmul not in enough)]
 
 
 def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
@@ -161,12 +172,11 @@ def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
             register = arguments[buffer]
             if buffer in taken:  # another walk through the same memory
                 register = asm.take()
-                setup.append(f"  mv {register}, {arguments[buffer]}")
+                values.prologue.append(f"  mv {register}, {arguments[buffer]}")
             taken.add(buffer)
             pointers[key] = Pointer(register, {**moves, plan.vector.name: 4 * step})
         return Access(pointers[key].register, base, step)
 
-    setup: list[str] = []
     values = VectorValues(asm, lmul, access)
     values.prepare(plan.stores)  # every pointer, too, is known before the first loop is written
     walkers = list(pointers.values())
@@ -174,7 +184,7 @@ def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
     configure = f"e32, m{lmul}, ta, ma"
     once = plan.extent <= SHORTEST * lmul
     if once:
-        setup += _once(asm, plan.extent, configure)
+        values.prologue += _once(asm, plan.extent, configure)
         with asm.nest(outer, walkers, [0] * len(walkers)):
             values.run(plan.stores)
     else:
@@ -191,12 +201,12 @@ def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
             asm.line(f"bnez {left}, {top}")
             asm.give(count)
             asm.give(left)
-    asm.lines[:0] = setup + values.prologue
+    asm.lines[:0] = values.prologue
     return wrapped(kernel, name, asm, target, f"vectors of {lmul} registers")
 
 
 def _once(asm: Asm, extent: int, configure: str) -> list[str]:
-    """The length of all strips, set before everything else."""
+    """The length of all strips, set before all of them."""
     if extent < 32:
         return [f"  vsetivli zero, {extent}, {configure}"]
     with asm.temporary() as count:

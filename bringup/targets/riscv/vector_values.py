@@ -53,6 +53,7 @@ Value = Group | Scalar
 _VV = {"add": "vfadd", "sub": "vfsub", "mul": "vfmul", "div": "vfdiv"}
 _REVERSED = {"add": "vfadd", "sub": "vfrsub", "mul": "vfmul", "div": "vfrdiv"}
 _SCALAR = {"add": "fadd.s", "sub": "fsub.s", "mul": "fmul.s", "div": "fdiv.s"}
+_SCALAR_UNARY = {"neg": "fneg.s", "abs": "fabs.s", "sqrt": "fsqrt.s"}
 #: Comparison → (instruction on vectors, operands swapped), instruction with a scalar on the right.
 _COMPARE = {
     "lt": ("vmflt", False, "vmflt"),
@@ -74,7 +75,9 @@ class VectorValues:
         self.free = list(range(lmul, 32, lmul))
         self.constants: dict[int, str] = {}
         self.strides: dict[int, str] = {}
+        #: In the order in which registers were taken: one that is free again may belong to a later line.
         self.prologue: list[str] = []
+        self._spread: list[int] = []
         self._values: dict[Expr, Value] = {}
         self._uses: Counter[Expr] = Counter()
         self._masks = list(range(1, lmul))
@@ -145,13 +148,11 @@ class VectorValues:
             if place.step == 0:
                 raise NotInVectors("a store that does not move")
             self._memory("vse32.v" if place.step == 1 else "vsse32.v", value, place)
-            self._done(store.value)
-            if value.number not in self.free and value not in self._values.values():
-                self.give(value.number)  # a scalar that was spread for this store
+            self._finish(store.value)
 
     def _count(self, expr: Expr) -> None:
         self._uses[expr] += 1
-        if self._uses[expr] == 1:
+        if self._uses[expr] == 1 or expr.dtype is boolean:  # a mask is made for each of its uses
             for operand in operands(expr):
                 self._count(operand)
 
@@ -166,15 +167,14 @@ class VectorValues:
                 self.asm.give_float(value.register)
 
     def uniform(self, expr: Expr) -> bool:
-        """True if a value is the same along the axis."""
+        """True if a value is the same along the axis, and scalar instructions make it."""
         if isinstance(expr, Const):
-            return True
-        if isinstance(expr, Name):
-            return isinstance(self._values.get(expr), Scalar)
+            return expr.dtype is float32
         if isinstance(expr, Load):
-            return self.access(expr.buffer, expr).step == 0
-        inside = operands(expr)
-        return bool(inside) and all(self.uniform(operand) for operand in inside)
+            return expr.guard is None and self.access(expr.buffer, expr).step == 0
+        known = expr.op in _SCALAR if isinstance(expr, Binary) else False
+        known = expr.op in _SCALAR_UNARY if isinstance(expr, Unary) else known
+        return known and all(self.uniform(operand) for operand in operands(expr))
 
     def value(self, expr: Expr) -> Value:
         """The value, computed now or before."""
@@ -196,16 +196,16 @@ class VectorValues:
             register = self.asm.take_float()
             self._near(place, lambda base, offset: self.asm.line(f"flw {register}, {offset}({base})"))
             return Scalar(register, False)
-        if isinstance(expr, Binary) and expr.op in _SCALAR:
-            a, b = self.value(expr.a), self.value(expr.b)
-            assert isinstance(a, Scalar)
-            assert isinstance(b, Scalar)
-            register = self.asm.take_float()
-            self.asm.line(f"{_SCALAR[expr.op]} {register}, {a.register}, {b.register}")
-            self._done(expr.a)
-            self._done(expr.b)
-            return Scalar(register, False)
-        raise NotInVectors(f"a scalar {type(expr).__name__}")
+        assert isinstance(expr, (Binary, Unary))
+        name = (_SCALAR if isinstance(expr, Binary) else _SCALAR_UNARY)[expr.op]
+        inside = [self.value(operand) for operand in operands(expr)]
+        register = self.asm.take_float()
+        named = [value.register for value in inside if isinstance(value, Scalar)]
+        assert len(named) == len(inside), "what scalar instructions take is uniform"
+        self.asm.line(f"{name} {register}, {', '.join(named)}")
+        for operand in operands(expr):
+            self._done(operand)
+        return Scalar(register, False)
 
     def _near(self, place: Access, use: Callable[[str, int], None]) -> None:
         if -2048 <= place.displacement < 2048:
@@ -250,9 +250,11 @@ class VectorValues:
             self.asm.line(f"{instruction} v{value.number}, ({base}){stride}")
 
     def _vector(self, value: Value) -> Group:
+        """The value in a group; a scalar gets one until `_finish`."""
         if isinstance(value, Group):
             return value
         group = self.take()
+        self._spread.append(group)
         self.asm.line(f"vfmv.v.f v{group}, {value.register}")
         return Group(group)
 
@@ -273,6 +275,8 @@ class VectorValues:
         for expr in exprs:
             if self._uses[expr] > 0:
                 self._done(expr)
+        while self._spread:
+            self.give(self._spread.pop())
 
     def _into(self, x: Expr, emit: Callable[[int, int], None]) -> int:
         value = self._vector(self.value(x))
@@ -319,6 +323,7 @@ class VectorValues:
                 self._move(out, c.number)
         else:
             out = self._vector(c).number
+            self._spread.remove(out)
         other = f"v{a.number}" if isinstance(a, Group) else a.register
         self.asm.line(f"vfmacc.{'vv' if isinstance(a, Group) else 'vf'} v{out}, {other}, v{vector.number}")
         self._finish(expr.a, expr.b, expr.c)
@@ -327,11 +332,14 @@ class VectorValues:
     # masks
 
     def _where(self, expr: Where) -> int:
+        # Both sides first: one that needs a mask itself would change that of this one.
+        self.value(expr.no)
+        self.value(expr.yes)
         self._mask(expr.condition, 0)
         return self._merged(expr.no, expr.yes)
 
     def _merged(self, no: Expr, yes: Expr) -> int:
-        """``yes`` where v0 says so, else ``no``."""
+        """``yes`` where v0 says so, else ``no``; both are known."""
         a, b = self._vector(self.value(no)), self.value(yes)
         out = self._target(no)
         if isinstance(b, Group):

@@ -5,19 +5,25 @@ value_folds    pooling without the positions that nobody reads
 padding        a padded copy of an input, so that convolutions have no conditions
 pooling        a convolution and the pooling after it as one kernel (scalar code)
 flattening     rows of an image as one long row (vector code)
+offloading     matrix products for a matrix engine
+joining        neighbouring axes as one
 """
 
 from __future__ import annotations
 
 from bringup.graph.bare_metal.passes.flattening import flatten
 from bringup.graph.bare_metal.passes.in_order import in_order
+from bringup.graph.bare_metal.passes.joining import join
+from bringup.graph.bare_metal.passes.offloading import offload
 from bringup.graph.bare_metal.passes.padding import pad
 from bringup.graph.bare_metal.passes.pooling import fuse_pooling
 from bringup.graph.bare_metal.passes.value_folds import value_folds
 from bringup.graph.bare_metal.static_program import StaticProgram
 
 
-def arranged(program: StaticProgram, vectors: bool) -> StaticProgram:
-    """The program as a core with or without vectors runs it best."""
+def arranged(program: StaticProgram, vectors: bool, engine: bool = False) -> StaticProgram:
+    """The program as a core with or without vectors runs it best; ``engine``: there is a matrix engine."""
     program = pad(value_folds(in_order(program)))
-    return flatten(program) if vectors else fuse_pooling(program)
+    if engine:
+        program = offload(program)
+    return join(flatten(program) if vectors else fuse_pooling(program))

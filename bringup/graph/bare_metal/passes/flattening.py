@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from bringup.graph.bare_metal.passes.joining import reach
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import AxisVar, Int, axes_in
@@ -94,8 +95,7 @@ def _made(c: Contraction, store: Store, result: int, pitch: int, long: int) -> _
     shape = (*(Int(n) for n in outer), Int(height))
     strides = [Int(height * math.prod(outer[n + 1 :])) for n in range(len(outer))]
     new = Buffer(old.name, old.dtype, shape, (*strides, Int(1)), old.role)
-    reach = 1 + sum((n.value - 1) * s.value for n, s in zip(c.column_buffer.shape, c.column_buffer.strides))  # type: ignore[attr-defined]
-    image = Buffer(c.column_buffer.name, c.column_buffer.dtype, (Int(reach),), (Int(1),), "in")
+    image = Buffer(c.column_buffer.name, c.column_buffer.dtype, (Int(reach(c.column_buffer)),), (Int(1),), "in")
     place = {rows.axis.name: Int(0), inside.axis.name: axis.var}
 
     def read(load: Load) -> Expr:

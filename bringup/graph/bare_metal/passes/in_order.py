@@ -6,18 +6,29 @@ packed for that, so one sum in order is both simpler and quicker. It is another 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from bringup.graph.bare_metal.static_program import StaticProgram
+from bringup.graph.bare_metal.static_program import StaticProgram, Step
 from bringup.ir.expr import Name
+from bringup.ir.index import Int
 from bringup.ir.kernel import Contract, Kernel, Let, Stmt
 from bringup.targets.c_contract_form import recognise
 from bringup.targets.riscv.contraction import contraction_of
 
 
 def in_order(program: StaticProgram) -> StaticProgram:
-    """The program with such contractions rewritten."""
-    return replace(program, steps=tuple(replace(step, kernel=kernel_in_order(step.kernel)) for step in program.steps))
+    """The program with such contractions rewritten, and their products counted."""
+    return replace(program, steps=tuple(_rewritten(step) for step in program.steps))
+
+
+def _rewritten(step: Step) -> Step:
+    kernel = kernel_in_order(step.kernel)
+    form = recognise(kernel)
+    if form is None:
+        return replace(step, kernel=kernel)
+    extents = [axis.extent for axis in (*kernel.axes, *form.k)]
+    return replace(step, kernel=kernel, macs=math.prod(extent.value for extent in extents if isinstance(extent, Int)))
 
 
 def kernel_in_order(kernel: Kernel) -> Kernel:

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
-from bringup.ir.expr import Binary, Const, Load, Name
+from bringup.ir.expr import Binary, Const, Expr, Load, Name
 from bringup.ir.index import AxisVar, Int, coefficient
 from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Local, Loop, Reduce, Store, binds
 from bringup.ir.walk import Substitution, all_values
@@ -46,10 +46,12 @@ def fused_step(conv: Step, pool: Step, place: Place) -> Step | None:
     if conv.places[made] != place or pool.places.count(place) != 1:
         return None
     kernel = _fused(conv.kernel, conv.kernel.buffers[made], pool.kernel, pool.kernel.buffers[read])
-    if kernel is None or windowed_of(kernel) is None:
+    window = None if kernel is None else windowed_of(kernel)
+    if kernel is None or window is None:
         return None
     places = [p for n, p in enumerate(conv.places) if n != made] + [p for n, p in enumerate(pool.places) if n != read]
-    return Step(f"{conv.name}_{pool.kernel.name.removesuffix('_with_indices')}", kernel, tuple(places))
+    name = f"{conv.name}_{pool.kernel.name.removesuffix('_with_indices')}"
+    return Step(name, kernel, tuple(places), window.contraction.macs)
 
 
 def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | None:
@@ -82,12 +84,15 @@ def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | N
     binders = {name: f"c_{name}" for stmt in conv.body for name in binds(stmt)}
     rename = Substitution(axes=places, binders=binders, buffers={b.name: f"c_{b.name}" for b in conv.buffers})
     body: Block = tuple(rename.stmt(stmt) for stmt in conv.body[:-1])
-    stored, late = rename.value(store.value), None
+    stored: Expr = rename.value(store.value)
+    late: Const | None = None
     last = body[-1]
     if isinstance(last, Let) and stored == Name(last.name, last.value.dtype):
         body, stored = body[:-1], last.value
-    if _is_max(fold) and isinstance(stored, Binary) and stored.op == "max" and isinstance(stored.b, Const):
-        stored, late = stored.a, stored.b
+    if _is_max(fold) and isinstance(stored, Binary) and stored.op == "max":
+        without, bound = stored.a, stored.b
+        if isinstance(bound, Const):
+            stored, late = without, bound
     body = (*body, Store("window", tuple(axis.var for axis in inner), stored))
     for axis in reversed(inner):
         body = (Loop(axis, body),)

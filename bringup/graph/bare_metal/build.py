@@ -1,0 +1,125 @@
+"""From a model to an ELF file: the sources, the cross compiler, and whether the result fits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bringup.graph.bare_metal import sources
+from bringup.graph.bare_metal.kernels import render_steps
+from bringup.graph.bare_metal.options import BareMetal, parse_bytes
+from bringup.graph.bare_metal.passes import arranged
+from bringup.graph.bare_metal.sources import Model
+from bringup.graph.bare_metal.static_program import StaticProgram
+from bringup.kernel_cache import entry_key, kept
+from bringup.riscv import runtime
+from bringup.riscv.gemm import GEMM_DRIVER_C
+from bringup.riscv.machine import MachineSpec
+from bringup.riscv.toolchain import Toolchain, build, find_toolchain
+from bringup.targets.generation import generation
+from bringup.targets.riscv.engine import ENGINE_HEADER
+from bringup.targets.target import Target
+
+#: Bytes of the fixed-size vectors that clang turns into vector instructions, of every kernel that is not our assembly.
+#: Measured on gelu, softmax and layer_norm: 64 needs the fewest instructions; 128 spills.
+_C_VECTOR_BYTES = 64
+
+
+class DoesNotFit(ValueError):
+    """A program that needs more memory than it was given; the message says what needs how much."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a program by what they are for."""
+
+    code: int
+    weights: int
+    arena: int
+    tensors: int
+    stack: int
+
+    @property
+    def flash(self) -> int:
+        """What lies in flash."""
+        return self.code + self.weights
+
+    @property
+    def ram(self) -> int:
+        """What lies in RAM."""
+        return self.arena + self.tensors + self.stack
+
+    def words(self) -> str:
+        """A line for reports."""
+        parts = (
+            f"code {self.code:,} + weights {self.weights:,} = flash {self.flash:,}",
+            f"arena {self.arena:,} + tensors {self.tensors:,} + stack {self.stack:,} = RAM {self.ram:,} bytes",
+        )
+        return "; ".join(parts)
+
+
+def model_of(program: StaticProgram, options: BareMetal) -> Model:
+    """The model with its kernels rendered for a core."""
+    vectors = options.chosen_isa.endswith("v")
+    target = Target(vector_bytes=_C_VECTOR_BYTES if vectors else 0, isa=options.chosen_isa)
+    engine = options.gemm_base if options.accelerator else 0
+    arrangement = arranged(program, vectors, bool(engine))
+    return sources.model_of(options.name, arrangement, render_steps(arrangement, target, vectors, engine))
+
+
+def model_files(model: Model) -> dict[str, str | bytes]:
+    """Header, kernels, weights."""
+    files: dict[str, str | bytes] = {
+        f"{model.name}.h": sources.header(model),
+        f"{model.name}.c": sources.run_source(model),
+        f"{model.name}_weights.c": sources.weights_source(model),
+        f"{model.name}_weights.bin": model.kernels.weights.data,
+    }
+    if model.kernels.assembly:
+        files[f"{model.name}_vector.S"] = sources.assembly_source(model)
+    if ENGINE_HEADER in model.kernels.source:
+        files[ENGINE_HEADER] = GEMM_DRIVER_C
+    return files
+
+
+def harness_elf(model: Model, spec: MachineSpec, options: BareMetal) -> bytes:
+    """The program for emulators, from the cache if it was built before."""
+    toolchain = find_toolchain(options.toolchain or None)
+    files = {**model_files(model), "harness.c": sources.harness_source(model), **runtime.sources(spec)}
+    return kept(_key(files, options.chosen_isa, toolchain), lambda: _built(files, options.chosen_isa, toolchain))
+
+
+def _built(files: Mapping[str, str | bytes], isa: str, toolchain: Toolchain) -> bytes:
+    return build(files, isa, runtime.LINK, toolchain, ["-g", "-ffunction-sections"])
+
+
+def _key(files: Mapping[str, str | bytes], isa: str, toolchain: Toolchain) -> str:
+    digest = hashlib.sha256()
+    for name, text in files.items():
+        data = text.encode() if isinstance(text, str) else text
+        digest.update(f"{name} {len(data)}\n".encode() + data)
+    return entry_key("riscv program", generation(), isa, toolchain.identity, digest.hexdigest())
+
+
+def needed_bytes(model: Model) -> int:
+    """What the program needs in RAM when everything lies there, as in emulators; roughly, from above."""
+    tensors = sum(tensor.nbytes for tensor in (*model.program.inputs, *model.program.outputs))
+    code = len(model.kernels.source) // 2 + len(model.kernels.assembly)
+    return len(model.kernels.weights.data) + model.plan.arena + tensors + code + (1 << 20)
+
+
+def check_fits(sizes: Sizes, options: BareMetal) -> None:
+    """Raises DoesNotFit if the user's limits are exceeded."""
+    for what, limit, used in (
+        ("RAM", parse_bytes(options.ram), sizes.ram),
+        ("flash", parse_bytes(options.flash), sizes.flash),
+    ):
+        if limit and used > limit:
+            raise DoesNotFit(f"the program needs {used:,} bytes of {what}, and there are {limit:,}: {sizes.words()}")
+
+
+def sizes_of(model: Model, code: int, stack: int) -> Sizes:
+    """The sizes of a model whose code has some bytes."""
+    tensors = sum(tensor.nbytes for tensor in (*model.program.inputs, *model.program.outputs))
+    return Sizes(code, len(model.kernels.weights.data), model.plan.arena, tensors, stack)

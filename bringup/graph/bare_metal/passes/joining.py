@@ -1,0 +1,50 @@
+"""Neighbouring grid axes as one, where every access sees them as one: longer loops, fewer of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bringup.graph.bare_metal.static_program import StaticProgram
+from bringup.graph.program import span
+from bringup.ir.index import Index, Int
+from bringup.ir.kernel import Buffer, Kernel, Store, statements
+from bringup.ir.walk import Substitution
+from bringup.targets.c_contract_form import offset_of
+from bringup.targets.c_contract_tile import merged_axes
+
+
+def join(program: StaticProgram) -> StaticProgram:
+    """The program with the axes of its kernels joined."""
+    return replace(program, steps=tuple(replace(step, kernel=joined(step.kernel)) for step in program.steps))
+
+
+def joined(kernel: Kernel) -> Kernel:
+    """A kernel with as few grid axes as its accesses allow.
+
+    >>> from bringup.ir.parser import parse
+    >>> kernel = parse("kernel k in x: float32[2, 3] strides [3, 1] out y: float32[2, 3] strides [3, 1] "
+    ...                "grid i < 2, j < 3 { store y[i, j] = x[i, j] }")
+    >>> [axis.extent.value for axis in joined(kernel).axes]
+    [6]
+    """
+    inner = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Store) and stmt not in kernel.body]
+    if inner or kernel.locals:  # those stores are not looked at
+        return kernel
+    axes, body = merged_axes(kernel, kernel.axes, kernel.body)
+    if axes == kernel.axes:
+        return kernel
+    # A joined axis runs beyond the rows of a buffer: from here on buffers are plain memory.
+    places = {buffer.name: buffer for buffer in kernel.buffers}
+
+    def flat(name: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
+        return name, (offset_of(places[name], indices),)
+
+    buffers = tuple(replace(b, shape=(Int(reach(b)),), strides=(Int(1),)) for b in kernel.buffers)
+    return replace(kernel, axes=axes, buffers=buffers, body=Substitution(access=flat).block(body))
+
+
+def reach(buffer: Buffer) -> int:
+    """How many elements of memory a buffer of known shape spans."""
+    sizes = [extent.value for extent in buffer.shape if isinstance(extent, Int)]
+    steps = [stride.value for stride in buffer.strides if isinstance(stride, Int)]
+    return span(sizes, steps)

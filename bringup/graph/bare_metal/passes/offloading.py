@@ -1,0 +1,73 @@
+"""Matrix products for a matrix engine: each as a step of its own, and what followed it as another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
+from bringup.ir.expr import Load, Name
+from bringup.ir.kernel import Buffer, Kernel, Let, Store, dense
+from bringup.ir.walk import all_values
+from bringup.targets.riscv.contraction import Contraction, contraction_of
+from bringup.targets.riscv.engine import is_product
+
+#: Products below which starting the engine costs more than it saves.
+_WORTH = 64
+
+
+def offload(program: StaticProgram) -> StaticProgram:
+    """The program with matrix products that an engine can do as they are."""
+    steps: list[Step] = []
+    temporaries = list(program.temporaries)
+    for step in program.steps:
+        c = contraction_of(step.kernel)
+        if c is None or c.macs < _WORTH or not is_product(c):
+            steps.append(step)
+            continue
+        if len(c.after) == 1 and isinstance(c.after[0], Store) and c.after[0].value == _sum(c):
+            steps.append(step)
+            continue
+        place = Place("temporary", len(temporaries))
+        product, rest, nbytes = _split(step, c, place)
+        temporaries.append(nbytes)
+        steps += [product, rest]
+    return replace(program, steps=tuple(steps), temporaries=tuple(temporaries))
+
+
+def _sum(c: Contraction) -> Name:
+    return Name(c.contract.name, c.contract.dtype)
+
+
+def _split(step: Step, c: Contraction, place: Place) -> tuple[Step, Step, int]:
+    """The sums into memory, and the epilogue that reads them there."""
+    kernel = step.kernel
+    axes = tuple(span.axis for span in (*c.batch, *c.rows, *c.columns))
+    sums = dense("sums", c.contract.dtype, tuple(axis.extent for axis in axes), "out")
+    at = tuple(axis.var for axis in axes)
+    factors = {c.row_buffer.name, c.column_buffer.name}
+    kept = [(b, p) for b, p in zip(kernel.buffers, step.places) if b.name in factors]
+    product = Kernel(
+        kernel.name,
+        buffers=(*(replace(b, role="in") for b, _ in kept), sums),
+        axes=axes,
+        body=(c.contract, Store("sums", at, _sum(c))),
+    )
+    read: Buffer = replace(sums, role="in")
+    used = _used(c)
+    others = [(b, p) for b, p in zip(kernel.buffers, step.places) if b.name in used]
+    epilogue = Kernel(
+        f"{kernel.name}_rest",
+        buffers=(*(b for b, _ in others), read),
+        axes=kernel.axes,
+        body=(Let(c.contract.name, read.at(*at)), *c.after),
+    )
+    nbytes = c.contract.dtype.size
+    for span in (*c.batch, *c.rows, *c.columns):
+        nbytes *= span.extent
+    first = Step(step.name, product, (*(p for _, p in kept), place), step.macs)
+    return first, Step(f"{step.name}_rest", epilogue, (*(p for _, p in others), place)), nbytes
+
+
+def _used(c: Contraction) -> set[str]:
+    loaded = {part.buffer for part in all_values(c.after) if isinstance(part, Load)}
+    return loaded | {stmt.buffer for stmt in c.after if isinstance(stmt, Store)}

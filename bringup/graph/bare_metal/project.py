@@ -1,0 +1,98 @@
+"""A model as a folder that builds with ``make`` and runs with ``make run``: no Python, no libc, no bringup needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from bringup.graph.bare_metal.build import check_fits, model_files, needed_bytes, sizes_of
+from bringup.graph.bare_metal.guest import memory_of
+from bringup.graph.bare_metal.options import BareMetal, parse_bytes
+from bringup.graph.bare_metal.project_main import main_source
+from bringup.graph.bare_metal.sources import Model
+from bringup.riscv import runtime
+from bringup.riscv.toolchain import FLAGS
+
+#: isa → (-march, -mabi, zig's target, zig's -mcpu, QEMU's program, QEMU's -cpu)
+_CORES = {
+    "rv64gc": ("rv64gc", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c", "qemu-system-riscv64", "rv64"),
+    "rv64gcv": ("rv64gcv", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c+v", "qemu-system-riscv64", "rv64,v=true"),
+    "rv32imc": ("rv32imc", "ilp32", "riscv32", "generic_rv32+m+c", "qemu-system-riscv32", "rv32"),
+    "rv32imfc": ("rv32imfc", "ilp32f", "riscv32", "generic_rv32+m+f+c", "qemu-system-riscv32", "rv32"),
+}
+
+
+def write_project(model: Model, options: BareMetal, folder: Path, examples: Sequence[npt.NDArray[Any]]) -> None:
+    """Writes the folder; ``examples`` are the inputs that its main runs the model on."""
+    check_fits(sizes_of(model, code=0, stack=runtime.STACK_BYTES), options)  # the linker checks it again, with the code
+    inputs = [memory_of(array, spec.strides, spec.elements) for array, spec in zip(examples, model.program.inputs)]
+    spec = options.spec(needed_bytes(model) + sum(map(len, inputs)))
+    files: dict[str, str | bytes] = {
+        **model_files(model),
+        "main.c": main_source(model),
+        f"{model.name}_inputs.bin": b"".join(data + b"\0" * (-len(data) % 64) for data in inputs) or b"\0",
+        f"{model.name}.ld": runtime.link_script(spec) + _limits(model.name, options),
+        "crt0.S": runtime.crt0(),
+        "memory.c": runtime.memory_functions(),
+        "Makefile": makefile(model, options, spec.ram_bytes),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def _limits(name: str, options: BareMetal) -> str:
+    """What makes the linker fail when the program does not fit."""
+    flash, ram = parse_bytes(options.flash), parse_bytes(options.ram)
+    lines = []
+    if flash:
+        used = "SIZEOF(.start) + SIZEOF(.text) + SIZEOF(.rodata) + SIZEOF(.data)"
+        lines.append(f'ASSERT({used} <= {flash}, "{name} needs more than {flash} bytes of flash")\n')
+    if ram:
+        used = "SIZEOF(.data) + SIZEOF(.bss) + SIZEOF(.stack)"
+        lines.append(f'ASSERT({used} <= {ram}, "{name} needs more than {ram} bytes of RAM")\n')
+    return "".join(lines)
+
+
+def makefile(model: Model, options: BareMetal, ram: int) -> str:
+    """How to build it with gcc, clang or zig, what it needs, and how to run it in QEMU."""
+    name, isa = model.name, options.chosen_isa
+    march, abi, zig, features, qemu, cpu = _CORES[isa]
+    if isa.endswith("v"):
+        cpu += f",vlen={options.vector or 128},elen=64,vext_spec=v1.0"
+    vector = f" {name}_vector.S" if model.kernels.assembly else ""
+    return f"""# {name} for {isa}. With another compiler:
+#   make CROSS_COMPILE=riscv64-unknown-elf-                   gcc (the default)
+#   make CC="clang --target={zig}-unknown-elf -fuse-ld=lld"
+#   make CC="python3 -m ziglang cc"                           clang, from pip install ziglang
+CROSS_COMPILE ?= riscv64-unknown-elf-
+ifeq ($(origin CC),default)
+CC := $(CROSS_COMPILE)gcc
+endif
+ifneq ($(findstring zig,$(CC)),)
+CORE := -target {zig}-freestanding-none -mcpu={features} -mabi={abi} -fno-sanitize=all
+else
+CORE := -march={march} -mabi={abi}
+endif
+FLAGS := {" ".join(FLAGS)} -ffunction-sections -Wall -Wextra
+LIBRARIES := $(if $(findstring gcc,$(CC)),-lgcc)
+QEMU ?= {qemu}
+SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c crt0.S
+
+.PHONY: all run clean
+all: {name}.elf
+
+{name}.elf: $(SOURCES) {name}.h {name}.ld {name}_weights.bin {name}_inputs.bin
+	$(CC) $(CORE) $(FLAGS) $(CFLAGS) -nostdlib -static $(SOURCES) $(LIBRARIES) -Wl,-T,{name}.ld -Wl,--gc-sections -o $@
+	@echo "{sizes_of(model, 0, runtime.STACK_BYTES).words()}, without the code"
+
+run: {name}.elf
+	$(QEMU) -M virt -m {max(ram >> 20, 8)}M -cpu {cpu} -bios none -kernel $< -icount shift=0 \
+	-display none -monitor none -serial stdio
+
+clean:
+	rm -f {name}.elf
+"""

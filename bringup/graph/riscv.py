@@ -1,0 +1,171 @@
+"""PyTorch models on bare-metal RISC-V: ``bringup.export(…, target="riscv")`` and ``Backend(target="riscv")``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule
+
+from bringup import runtime
+from bringup.graph.bare_metal.build import model_of
+from bringup.graph.bare_metal.guest import Call, Guest
+from bringup.graph.bare_metal.options import BareMetal, bare_metal
+from bringup.graph.bare_metal.project import write_project
+from bringup.graph.bare_metal.sources import Model
+from bringup.graph.bare_metal.static_program import StaticProgram, Tensor, static_program
+from bringup.graph.export_targets import export_target, kernel_device
+from bringup.graph.exported import constant_bytes, program_of
+from bringup.graph.exported_trace import TracedModel
+from bringup.graph.program import GraphProgram
+
+TARGET = "riscv"
+
+
+@export_target(TARGET)
+def write_riscv(
+    program: GraphProgram,
+    constants: Sequence[memoryview],
+    out: Path,
+    *,
+    examples: Sequence[torch.Tensor] = (),
+    **options: Any,
+) -> None:
+    """A project that builds with make: sources, weights, linker script, main with the example call."""
+    chosen = bare_metal(options)
+    model = model_of(static_program(program, constants), chosen)
+    write_project(model, chosen, out, [array_of(tensor) for tensor in examples])
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A tensor's numbers as NumPy holds them; bfloat16 as its bits."""
+    host = tensor.detach().cpu()
+    if host.dtype is torch.bfloat16:
+        host = host.view(torch.uint16)
+    elif host.dtype is torch.bool:
+        host = host.view(torch.uint8)
+    return host.numpy()
+
+
+def tensor_of(array: np.ndarray[Any, Any], spec: Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An output as a tensor, with its strides."""
+    numbers = torch.from_numpy(np.ascontiguousarray(array)).reshape(spec.shape)
+    return torch.empty_strided(spec.shape, spec.strides, dtype=dtype).copy_(numbers.view(dtype))
+
+
+@dataclass
+class _Built:
+    guest: Guest
+    weights: tuple[tuple[int, int], ...]
+    dtypes: list[torch.dtype]
+
+
+class RiscvGraph:
+    """A graph of Dynamo, run in an emulator. Weights are part of the program: when they change it is built anew."""
+
+    def __init__(self, module: GraphModule, static: Mapping[int, str], options: BareMetal) -> None:
+        self.module, self.static, self.options = module, static, options
+        self._built: dict[Any, _Built] = {}
+        #: The last call, and the largest difference of the first call's results from eager ones.
+        self.last: Call | None = None
+        self.error: float | None = None
+
+    @property
+    def guests(self) -> list[Guest]:
+        """The machines, one for each combination of sizes."""
+        return [one.guest for one in self._built.values()]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Runs the graph."""
+        built = self._for(arguments)
+        inputs = [arguments[n] for n in range(len(arguments)) if n not in self.static]
+        call = built.guest([array_of(one) for one in inputs if isinstance(one, torch.Tensor)])
+        specs = built.guest.model.program.outputs
+        results = [tensor_of(array, spec, dtype) for array, spec, dtype in zip(call.outputs, specs, built.dtypes)]
+        self.last = call
+        if self.error is None:
+            self.error = _difference(results, self.module(*arguments))
+        return results
+
+    def built(self, arguments: Sequence[Any]) -> Model:
+        """The model for the sizes of some arguments, without a machine."""
+        program, _ = program_from_graph(self.module, arguments, self.static)
+        return model_of(program, self.options)
+
+    def _for(self, arguments: Sequence[Any]) -> _Built:
+        key = tuple(
+            (tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else one for one in arguments
+        )
+        weights = tuple((arguments[n]._version, arguments[n].data_ptr()) for n in sorted(self.static))
+        found = self._built.get(key)
+        if found is None or found.weights != weights:
+            if found is not None:
+                found.guest.close()
+            program, dtypes = program_from_graph(self.module, arguments, self.static)
+            found = self._built[key] = _Built(Guest(model_of(program, self.options), self.options), weights, dtypes)
+        return found
+
+
+def _difference(results: Sequence[torch.Tensor], eager: Sequence[Any]) -> float:
+    """The largest absolute difference; where both are the same infinity or NaN there is none."""
+    most = 0.0
+    for ours, theirs in zip(results, eager):
+        if isinstance(theirs, torch.Tensor) and theirs.numel():
+            a, b = ours.double(), theirs.detach().double()
+            same = (a == b) | (a.isnan() & b.isnan())
+            most = max(most, float(torch.where(same, 0.0, (a - b).abs()).max()))
+    return most
+
+
+def program_from_graph(
+    module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str]
+) -> tuple[StaticProgram, list[torch.dtype]]:
+    """A graph of functional ops for the sizes of some arguments, and the types of its results.
+
+    ``static`` names the arguments that become constants.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    given = [one.detach() if isinstance(one, torch.Tensor) else one for one in arguments]
+    with torch.no_grad():
+        traced = make_fx(module, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    graph = traced.graph
+    graph.eliminate_dead_code()
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    constants = [(places[n], static[n], given[n]) for n in sorted(static)]
+    for number, node in enumerate([node for node in graph.nodes if node.op == "get_attr"]):
+        constants.append(_as_placeholder(graph, node, f"constant{number}", getattr(traced, str(node.target))))
+    for node, _, _ in reversed(constants):  # a program has its constants first
+        next(iter(graph.nodes)).prepend(node)
+    inputs = [node.name for n, node in enumerate(places) if n not in static]
+    results = next(node for node in graph.nodes if node.op == "output").args[0]
+    model = TracedModel(
+        module=traced,
+        constants={node.name: value for node, _, value in constants},
+        names={node.name: name for node, name, _ in constants},
+        inputs=list(inputs),
+        updates=[],
+        fixed={},
+        takes=(tuple(range(len(inputs))), {}),
+        gives=list(range(len(results))),
+        parameters=tuple(inputs),
+        ranges={},
+    )
+    program, tensors = program_of(model, kernel_device(runtime.device()), TARGET, traced_on="cpu")
+    dtypes = [getattr(torch, result.dtype) for result in program.variants[0].results]
+    return static_program(program, [constant_bytes(tensor) for tensor in tensors]), dtypes
+
+
+def _as_placeholder(
+    graph: torch.fx.Graph, node: torch.fx.Node, name: str, value: torch.Tensor
+) -> tuple[torch.fx.Node, str, torch.Tensor]:
+    with graph.inserting_before(next(iter(graph.nodes))):
+        new = graph.placeholder(name)
+    new.meta["val"] = node.meta.get("val", value)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+    return new, name, value
