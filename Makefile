@@ -20,8 +20,9 @@ SAY := @printf '\n== %s\n'
 
 CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
 # c_math/ holds templates, in C's words only.
-FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' ')')
+FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' ')')
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
+ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
 .PHONY: help demo test bench docs lint format sanitize build clean system-deps
 
@@ -64,6 +65,7 @@ format: build $(STAMP)-lint ## rewrites the sources as lint wants them
 # What each program of tests/sanitize/ is linked with.
 LINKS_allocator_stress := $(addprefix bringup/csrc/runtime/,allocator.cpp block_pool.cpp memory_report.cpp)
 LINKS_sim_stress := $(filter %.c,$(SIM))
+LINKS_iss_stress := $(filter %.c,$(ISS))
 
 STRESS := $(basename $(notdir $(wildcard tests/sanitize/*.c tests/sanitize/*.cpp)))
 SANITIZE_THREAD := -fsanitize=thread
@@ -79,7 +81,7 @@ sanitize: $(foreach s,$(STRESS),build/sanitize/$(s).thread.ran build/sanitize/$(
 	@echo "clean under sanitizers: $(STRESS)"
 
 define stress_program
-build/sanitize/$(1).$(2): $(wildcard tests/sanitize/$(1).c tests/sanitize/$(1).cpp) $(LINKS_$(1)) $(CORE) $(SIM)
+build/sanitize/$(1).$(2): $(wildcard tests/sanitize/$(1).c tests/sanitize/$(1).cpp) $(LINKS_$(1)) $(CORE) $(SIM) $(ISS)
 	@mkdir -p build/sanitize
 	@echo "== building $$@"
 	@$$(COMPILE_$$(patsubst .%,%,$$(suffix $$<))) -O1 -g -Wall $(3) -Ibringup/csrc -Ibringup/include \
@@ -115,10 +117,10 @@ $(TORCH_STAMP): $(STAMP)-venv
 # Also when a source was deleted: the list is compared, not only the dates.
 build/.sources: FORCE
 	@mkdir -p build
-	@echo $(sort $(CORE) $(SIM)) | cmp -s - $@ || echo $(sort $(CORE) $(SIM)) > $@
+	@echo $(sort $(CORE) $(SIM) $(ISS)) | cmp -s - $@ || echo $(sort $(CORE) $(SIM) $(ISS)) > $@
 FORCE:
 
-$(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) build/.sources
+$(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) build/.sources
 	$(SAY) "compiling the C++ core (a few minutes the first time)"
 	@$(PY) setup.py build_ext --inplace 2>&1 | sed -u -E \
 	  -e 's#^(\[[0-9]+/[0-9]+\]).* -c [^ ]*/(bringup/csrc/[^ ]+) .*#\1 \2#' \
@@ -136,9 +138,10 @@ $(STAMP)-lint: $(STAMP)-install pyproject.toml
 	@$(PIP) -q --no-build-isolation -e '.[lint]'
 	@touch $@
 
-system-deps: ## what apt can give: compiler, Python headers, ccache
-	apt-get install -y --no-install-recommends g++ make python3-dev python3-venv ccache
+system-deps: ## what apt can give: compiler, Python headers, ccache, and for RISC-V QEMU and gcc
+	apt-get install -y --no-install-recommends g++ make python3-dev python3-venv ccache \
+	  qemu-system-misc gcc-riscv64-unknown-elf
 
 clean: ## removes what was built; .venv stays
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f bringup/*.so bringup/drivers/*/*.so $(STAMP)-build $(STAMP)-install $(STAMP)-lint
+	rm -f bringup/*.so bringup/drivers/*/*.so bringup/riscv/*.so $(STAMP)-build $(STAMP)-install $(STAMP)-lint

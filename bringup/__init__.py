@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bringup.ledger import fallback_policy as fallback_policy
     from bringup.ledger import fallbacks as fallbacks
     from bringup.ledger import reset_fallbacks as reset_fallbacks
+    from bringup.quantizer import quantize as quantize
     from bringup.runtime import activate as activate
     from bringup.runtime import activation_error as activation_error
     from bringup.runtime import active_drivers as active_drivers
@@ -60,6 +61,7 @@ _HOME = {
     "formulas": "custom_ops",
     "load": "graph.loaded",
     "pointwise": "custom_ops",
+    "quantize": "quantizer",
     "reset_fallbacks": "ledger",
 }
 

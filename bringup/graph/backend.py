@@ -23,6 +23,7 @@ from bringup.lowering import activation
 from bringup.runtime import driver_of
 
 if TYPE_CHECKING:
+    from bringup.graph.bare_metal.report import Report
     from bringup.graph.riscv_backend import BareMetalGraphs
 
 Compiler: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -195,6 +196,12 @@ class Backend:
         from bringup.graph.report import report_text
 
         return report_text(self.graphs)
+
+    def reports(self) -> list[Report]:
+        """Target riscv: the reports of the graphs that have run, which save themselves as text, JSON or a page."""
+        if self._bare_metal is None:
+            raise ValueError('reports with numbers of each layer are of target="riscv"; report() tells of this one')
+        return self._bare_metal.reports()
 
 
 def bringup_backend(module: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Callable[..., Any]:

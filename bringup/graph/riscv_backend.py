@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from bringup.graph.bare_metal.options import bare_metal
 from bringup.graph.bare_metal.project import write_project
-from bringup.graph.bare_metal.report import report_text
+from bringup.graph.bare_metal.report import Report, report_of
 from bringup.graph.modes import graph_text
 from bringup.graph.riscv import RiscvGraph, array_of
 from bringup.ir.printer import kernel_text
@@ -72,7 +72,12 @@ class BareMetalGraphs:
 
     def report(self) -> str:
         """What the programs needed, layer by layer."""
-        return report_text([(graph.guests, graph.last, graph.error) for graph in self.graphs])
+        return "\n\n".join(report.text() for report in self.reports()) or "no graph has run yet"
+
+    def reports(self) -> list[Report]:
+        """The same as data, one for each graph that has run."""
+        ran = [graph for graph in self.graphs if graph.guests and graph.last is not None]
+        return [report_of(graph.guests[-1], graph.last, graph.error) for graph in ran if graph.last is not None]
 
 
 def _computes(module: GraphModule) -> bool:

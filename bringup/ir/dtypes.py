@@ -57,9 +57,12 @@ class DType:
 
     @property
     def accumulate(self) -> DType:
-        """The type in which sums of this type are carried: float32 for halves, int64 for bool and small integers."""
+        """The type in which sums of this type are carried: float32 for halves, int32 for 8-bit integers (as hardware
+        multiplies them), int64 for bool and the other integers."""
         if self.is_float:
             return float64 if self.size == 8 else float32
+        if self.is_integer and self.size == 1:
+            return int32
         return uint64 if self is uint64 else int64
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,6 +106,18 @@ class Taps:
         return plain and result == source - (self.count - 1) * self.step
 
 
+@dataclass(frozen=True)
+class Variation:
+    """What another kind of numbers changes in the loops: see quantized.py."""
+
+    #: The input beyond its edge.
+    edge: Expr
+    #: An element of the input as a factor.
+    factor: Callable[[Expr], Expr]
+    #: (kernel, sum, extents of the output's channels, their indices) → what is stored.
+    finish: Callable[[KernelBuilder, Expr, Sequence[Any], Sequence[Index]], Expr]
+
+
 def channels_of(weight: Tensor, groups: int) -> tuple[IntLike, IntLike]:
     """The extents of a weight's first two dimensions within a group; a 1 among groups (depthwise) is the number."""
     inner, outer = weight.shape[0] // groups, weight.shape[1]
@@ -142,6 +154,7 @@ def gather(
     groups: int,
     taps: Sequence[Taps],
     transposed: bool,
+    how: Variation | None = None,
 ) -> None:
     """Launches ``out[b, o, u] = bias[o] + sum over c, r of x[b, c, place(u, r)] × weight``.
 
@@ -178,7 +191,10 @@ def gather(
             for total, tap in zip(sums, taps)
             if tap.divisor > 1
         ]
-        return f, guarded(x_buffer, x_image.place([b], [*g, c], space), guards)
+        place = x_image.place([b], [*g, c], space)
+        if how is None:
+            return f, guarded(x_buffer, place, guards)
+        return f, how.factor(guarded(x_buffer, place, guards, how.edge))
 
     loops: list[Any] = [count for count, one in zip(counts, single) if not one]
 
@@ -186,9 +202,8 @@ def gather(
         left = iter(axes)
         return [Int(0) if one else next(left) for one in single]
 
-    if groups > 1 and isinstance(
-        channels, int
-    ):  # depthwise: nothing to share between columns, vectors run along the output
+    if groups > 1 and isinstance(channels, int) and channels == 1:
+        # Depthwise: nothing to share between columns, vectors run along the output.
         wide = x.dtype.accumulate
 
         def product(*r: AxisVar) -> Expr:
@@ -201,8 +216,10 @@ def gather(
     else:
         total = k.contract([channels, *loops], lambda c, *r: factors(c, spread_taps(r)))
     value: Expr = total
+    shape = (*many, filters)
+    if how is not None:
+        value = how.finish(k, total, shape, (*g, o))
     if bias is not None:
-        shape = (*many, filters)
         held = replace(
             bias.view(shape, (bias.strides[0] * filters, bias.strides[0])[-len(shape) :]), contiguous=bias.contiguous
         )
@@ -211,22 +228,30 @@ def gather(
     k.launch()
 
 
-def guarded(buffer: Buffer, place: tuple[Index, ...], guards: Sequence[Expr]) -> Load:
-    """An element where all guards hold, else 0."""
+def guarded(buffer: Buffer, place: tuple[Index, ...], guards: Sequence[Expr], other: Expr | None = None) -> Load:
+    """An element where all guards hold, else another value (None: 0)."""
     if not guards:
         return buffer.at(*place)
     joint = guards[0]
     for guard in guards[1:]:
         joint = joint & guard
-    return Load(buffer.name, place, buffer.dtype, joint)
+    return Load(buffer.name, place, buffer.dtype, joint, other)
 
 
-def correlate(call: Call, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, shape: Geometry) -> None:
+def correlate(
+    call: Call,
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    shape: Geometry,
+    how: Variation | None = None,
+) -> None:
     """``out[b, o, u] = bias[o] + sum over c, r of x[b, c, s·u + d·r - p] × weight[o, c, r]``."""
     taps = [
         Taps(s, d, -p, count) for s, p, d, count in zip(shape.stride, shape.padding, shape.dilation, weight.shape[2:])
     ]
-    gather(call, out, x, weight, bias, shape.groups, taps, transposed=False)
+    gather(call, out, x, weight, bias, shape.groups, taps, transposed=False, how=how)
 
 
 #: More phases than this share one kernel that tests each tap for divisibility: a launch each would cost more.

@@ -35,7 +35,7 @@ _ISAS: dict[str, tuple[str, str, str, str]] = {
     "rv64gc": ("riscv64", "generic_rv64+m+a+f+d+c", "rv64gc", "lp64d"),
     "rv64gcv": ("riscv64", "generic_rv64+m+a+f+d+c+v", "rv64gcv", "lp64d"),
     "rv32imc": ("riscv32", "generic_rv32+m+c", "rv32imc_zicsr", "ilp32"),
-    "rv32imfc": ("riscv32", "generic_rv32+m+f+c", "rv32imfc", "ilp32f"),
+    "rv32imfc": ("riscv32", "generic_rv32+m+f+c", "rv32imfc_zicsr", "ilp32f"),
 }
 ISAS = tuple(_ISAS)
 
@@ -81,6 +81,17 @@ class Toolchain:
             named = [f"-march={march}"]
         return [*named, f"-mabi={abi}", *FLAGS]
 
+    def libraries(self, isa: str) -> list[str]:
+        """The words that link no library but the compiler's own, for arithmetic that a core lacks: floats, 64 bits.
+
+        >>> Toolchain(("clang",), "clang").libraries("rv64gc")
+        ['-nostdlib']
+        """
+        if self.family == "gcc":
+            return ["-nostdlib", _library_of_gcc(self.command, isa)]
+        # zig has it unless told otherwise; cores of 64 bits lack nothing, and for them it is not made for our addresses
+        return [] if self.family == "zig" and isa.startswith("rv32") else ["-nostdlib"]
+
 
 def find_toolchain(family: str | None = None) -> Toolchain:
     """The cross compiler to use: ``BRINGUP_RISCV_CC``, else of a family, else the first of zig, clang and gcc.
@@ -116,6 +127,14 @@ def _find(family: str | None, chosen: str, path: str) -> Toolchain:
 
 
 @functools.lru_cache(maxsize=16)
+def _library_of_gcc(command: tuple[str, ...], isa: str) -> str:
+    """The file of libgcc: -lgcc alone is that of another core where -march names more than letters."""
+    _, _, march, abi = _ISAS[isa]
+    asked = [*command, f"-march={march.partition('_')[0]}", f"-mabi={abi}", "-print-libgcc-file-name"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@functools.lru_cache(maxsize=16)
 def _version(command: tuple[str, ...]) -> str:
     said = subprocess.run([*command, "--version"], capture_output=True, text=True)
     return f"{shlex.join(command)} {said.stdout.partition(chr(10))[0]}"
@@ -143,7 +162,7 @@ def build(
         for file, text in sources.items():
             (folder / file).write_bytes(text.encode() if isinstance(text, str) else text)
         units = [file for file in sources if file.endswith((".c", ".S"))]
-        command = [*toolchain.command, *toolchain.flags(isa), *extra, "-nostdlib", "-static", *units, *link]
+        command = [*toolchain.command, *toolchain.flags(isa), *extra, "-static", *units, *toolchain.libraries(isa), *link]
         run_compiler([*command, "-o", "program.elf"], folder)
         return (folder / "program.elf").read_bytes()
 

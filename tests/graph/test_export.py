@@ -359,7 +359,7 @@ def test_a_size_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_target_is_an_error_that_lists_them(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no target 'abacus'; there are host, sim"):
+    with pytest.raises(ValueError, match=r"no target 'abacus'; there are host, riscv, sim"):
         bringup.export(nn.Identity(), (torch.ones(1),), out=tmp_path / "m.bup", target="abacus")
 
 
@@ -367,7 +367,9 @@ def test_a_target_of_ones_own_gets_the_program(tmp_path: Path) -> None:
     got: list[Any] = []
 
     @export_target("a-target-of-this-test")
-    def write(program: Any, constants: Any, out: Path) -> None:
+    def write(program: Any, constants: Any, out: Path, *, examples: Any, size: int) -> None:
+        assert torch.equal(examples[0], torch.ones(1, 2))
+        assert size == 3
         got.append((program, [bytes(constant) for constant in constants]))
         out.write_text(program.target)
 
@@ -375,7 +377,7 @@ def test_a_target_of_ones_own_gets_the_program(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="already"):
         export_target("host")(write)
     model = nn.Linear(2, 1, bias=False)
-    path = bringup.export(model, (torch.ones(1, 2),), out=tmp_path / "project", target="a-target-of-this-test")
+    path = bringup.export(model, (torch.ones(1, 2),), out=tmp_path / "project", target="a-target-of-this-test", size=3)
     assert path.read_text() == "a-target-of-this-test"
     ((program, (weight,)),) = got
     assert weight == model.weight.detach().numpy().tobytes()

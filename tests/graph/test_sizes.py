@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.elementwise import elementwise
+from bringup.lowering.registry import LOWERINGS, lowering
 from tests.graph.comparing import Compile, Net, graphs, same
 
 
@@ -45,6 +50,15 @@ def test_a_batch_of_1_to_64(gradients: bool, compiled: Compile, numbers: Any, de
     assert counts == counts[:1] * len(batches), dict(zip(batches, counts))
 
 
+def test_grouped_convolutions_of_any_batch(compiled: Compile, numbers: Any, device: str) -> None:
+    """Two channels in each group: they are no depthwise ones, although their number is known and the batch is not."""
+    layer = torch.nn.Conv2d(4, 6, 3, groups=2, padding=1).to(device)
+    run = compiled(layer, dynamic=True)
+    for batch in (2, 3, 7):
+        x = numbers(batch, 4, 9, 9)
+        torch.testing.assert_close(run(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
 def test_sizes_that_change_become_symbols(compiled: Compile, numbers: Any) -> None:
     """Without being told: static first, dynamic from the second size on."""
 
@@ -66,3 +80,51 @@ def test_a_size_that_depends_on_data(compiled: Compile, numbers: Any) -> None:
     for seed in range(3):
         x = numbers(30, seed=seed)
         same(run(x), chosen(x))
+
+
+@pytest.fixture
+def times_or_minus() -> Iterator[Any]:
+    """An op whose lowering looks at a number only if there are many rows: x × number, but −x for a number of 2."""
+    library = torch.library.Library("asked", "DEF")
+    library.define("times_or_minus(Tensor x, Tensor number) -> Tensor")
+    library.impl("times_or_minus", lambda x, number: torch.empty_like(x), "Meta")
+
+    @lowering("asked::times_or_minus")
+    def times_or_minus(call: Call, x: Tensor, number: Number) -> None:
+        if x.shape[0] > 8 and number.equals(2):
+            elementwise(call, [call.outs[0]], [x], lambda a: -a, [None])
+        else:
+            elementwise(call, [call.outs[0]], [x, number], lambda a, b: a * b, [None, None])
+
+    yield torch.ops.asked.times_or_minus
+    del LOWERINGS["asked::times_or_minus"]
+    library._destroy()
+
+
+def test_a_number_that_only_other_sizes_ask_for(
+    times_or_minus: Any, compiled: Compile, numbers: Any, backend: str
+) -> None:
+    if backend != "bringup":
+        pytest.skip("the op has no kernel but its lowering")
+    run = compiled(lambda x, number: times_or_minus(x + 1, number), dynamic=True)
+    for rows, number in ((4, 3.0), (4, 2.0), (16, 2.0), (16, 3.0), (4, 5.0), (16, 5.0), (16, 2.0)):
+        x = numbers(rows, 3)
+        factor = -1 if rows > 8 and number == 2 else number
+        same(run(x, torch.tensor(number)), (x + 1) * factor)
+    assert graphs() == 1
+
+
+def test_graphs_that_are_gone_are_no_templates(compiled: Compile, numbers: Any) -> None:
+    from bringup.graph import templates
+
+    def forget() -> None:
+        torch._dynamo.reset()
+        gc.collect()
+
+    for n in range(3):
+        run = compiled(lambda x, n=n: [torch.exp, torch.sin, torch.cos][n](x + 1), dynamic=True)
+        run(numbers(3 + n, 4))
+        del run
+        forget()
+    gone = [one for known in templates._templates.values() for one in known if one() is None]
+    assert len(gone) <= 1, "the last one, until another is remembered"

@@ -23,7 +23,9 @@ MAY_NOT_IMPORT = {
     "driver*.py": {"torch", *UPPER},
     "drivers": {"torch", *UPPER},
     "graph/fusion": {"torch", *UPPER},
+    "graph/bare_metal": {"torch", *UPPER},
     "ir": {"torch", *UPPER},
+    "riscv": {"torch", *UPPER},
     "targets": {"torch", *UPPER},
 }
 DRIVER_NAMES = ["sim", "upmem", "riscv", "cuda", "dictmem"]

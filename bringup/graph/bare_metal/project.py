@@ -20,8 +20,8 @@ from bringup.riscv.toolchain import FLAGS
 _CORES = {
     "rv64gc": ("rv64gc", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c", "qemu-system-riscv64", "rv64"),
     "rv64gcv": ("rv64gcv", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c+v", "qemu-system-riscv64", "rv64,v=true"),
-    "rv32imc": ("rv32imc", "ilp32", "riscv32", "generic_rv32+m+c", "qemu-system-riscv32", "rv32"),
-    "rv32imfc": ("rv32imfc", "ilp32f", "riscv32", "generic_rv32+m+f+c", "qemu-system-riscv32", "rv32"),
+    "rv32imc": ("rv32imc_zicsr", "ilp32", "riscv32", "generic_rv32+m+c", "qemu-system-riscv32", "rv32"),
+    "rv32imfc": ("rv32imfc_zicsr", "ilp32f", "riscv32", "generic_rv32+m+f+c", "qemu-system-riscv32", "rv32"),
 }
 
 

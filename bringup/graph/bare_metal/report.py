@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -170,11 +169,3 @@ def _row(layer: Layer) -> tuple[str, ...]:
         number(layer.arena),
         layer.how,
     )
-
-
-def report_text(graphs: Sequence[tuple[Sequence[Guest], Call | None, float | None]]) -> str:
-    """The reports of the graphs that have run."""
-    ran = [(guests[-1], call, error) for guests, call, error in graphs if guests and call is not None]
-    if not ran:
-        return "no graph has run yet"
-    return "\n\n".join(report_of(*one).text() for one in ran)

@@ -22,6 +22,11 @@ def memory_functions() -> str:
     return (_FOLDER / "memory.c").read_text()
 
 
+def square_root() -> str:
+    """sqrtf and sqrt, which compilers call on cores that lack them; the rest of such arithmetic is in their library."""
+    return (_FOLDER / "square_root.c").read_text()
+
+
 def link_script(spec: MachineSpec, stack_bytes: int = STACK_BYTES) -> str:
     """The linker script for a machine's memory.
 
@@ -37,4 +42,5 @@ def link_script(spec: MachineSpec, stack_bytes: int = STACK_BYTES) -> str:
 
 def sources(spec: MachineSpec, stack_bytes: int = STACK_BYTES) -> dict[str, str]:
     """All files, to be built with a program by `toolchain.build(…, link=LINK)`."""
-    return {"crt0.S": crt0(), "memory.c": memory_functions(), "link.ld": link_script(spec, stack_bytes)}
+    files = {"crt0.S": crt0(), "memory.c": memory_functions(), "link.ld": link_script(spec, stack_bytes)}
+    return files if "d" in spec.extensions else files | {"square_root.c": square_root()}

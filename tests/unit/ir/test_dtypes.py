@@ -16,6 +16,8 @@ from bringup.ir.dtypes import (
     float32,
     float64,
     int8,
+    int16,
+    int32,
     int64,
     uint8,
     uint64,
@@ -23,9 +25,10 @@ from bringup.ir.dtypes import (
 
 
 def test_accumulate_types():
-    expected = {float16: float32, bfloat16: float32, float32: float32, float64: float64, uint64: uint64, int8: int64}
+    expected = {float16: float32, bfloat16: float32, float32: float32, float64: float64, uint64: uint64, int16: int64}
     assert {dtype: dtype.accumulate for dtype in expected} == expected
     assert boolean.accumulate is int64
+    assert int8.accumulate is uint8.accumulate is int32
 
 
 def test_bfloat16_rounds_to_nearest_even():

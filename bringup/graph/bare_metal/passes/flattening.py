@@ -26,11 +26,12 @@ def flatten(program: StaticProgram) -> StaticProgram:
     """The program with convolutions over long rows where that takes fewer vectors."""
     steps = list(program.steps)
     temporaries = list(program.temporaries)
-    for step in program.steps:
+    for name in [step.name for step in program.steps]:
+        at = next(n for n, one in enumerate(steps) if one.name == name)
+        step = steps[at]  # which may have been told of the rows before it
         found = _flattened(step)
         if found is None:
             continue
-        at = steps.index(step)
         place = step.places[found.result]
         users = [user for user in steps if user is not step and user.touches(place.memory)]
         told = [_told(user, place, found) for user in users]

@@ -1,0 +1,44 @@
+"""RISC-V machines that run bare-metal programs: our interpreter, QEMU and unicorn behind one interface.
+
+- machine: the interface; interpreter (with iss/, in C), qemu and unicorn_machine are the machines
+- device: registers in Python; echo, compute, gemm and remote are devices
+- hosted: what qemu and unicorn_machine share; runtime: how programs start
+- elf, dwarf_lines: programs, their functions and source lines
+- toolchain: cross compilers
+"""
+
+from .compute import Compute
+from .device import Device, DeviceError
+from .echo import Echo
+from .elf import Program, Symbol
+from .gemm import Gemm
+from .machine import (
+    MACHINES,
+    Counts,
+    FunctionCounts,
+    GuestError,
+    Machine,
+    MachineSpec,
+    Stop,
+    machine_class,
+    open_machine,
+)
+
+__all__ = [
+    "MACHINES",
+    "Compute",
+    "Counts",
+    "Device",
+    "DeviceError",
+    "Echo",
+    "FunctionCounts",
+    "Gemm",
+    "GuestError",
+    "Machine",
+    "MachineSpec",
+    "Program",
+    "Stop",
+    "Symbol",
+    "machine_class",
+    "open_machine",
+]
