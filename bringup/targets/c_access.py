@@ -11,17 +11,21 @@ from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Buffer, Kernel, Local, Store, statements
 from bringup.ir.walk import bridges
 from bringup.targets.c_expr import Values
-from bringup.targets.c_memory import memory_function
+from bringup.targets.c_memory import MOVE_SOME, memory_function
 from bringup.targets.c_value import Value, ctype, first_lanes, kind_of, storage_of
 from bringup.targets.target import Target
 
 _REPORT = """static __attribute__((noinline, cold))
 void bu_report(int64_t *report, int64_t site, int64_t value, int64_t extent) {
+#if __GCC_ATOMIC_LLONG_LOCK_FREE == 2
   int64_t none = 0;
-  if (__atomic_compare_exchange_n(report, &none, site, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    report[1] = value;
-    report[2] = extent;
-  }
+  if (!__atomic_compare_exchange_n(report, &none, site, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+#else  // a small core, which runs no threads
+  if (report[0]) return;
+  report[0] = site;
+#endif
+  report[1] = value;
+  report[2] = extent;
 }
 """
 
@@ -229,6 +233,8 @@ class Accesses(Values):
         """A call of one of c_memory's functions."""
         if form.endswith("masked"):
             self.needs.add(("any", "i32", lanes))
+        if self.target.isa.startswith("rv"):
+            self.snippet("move_some", MOVE_SOME)
         self.snippet(f"{form}_{storage}x{lanes}", memory_function(form, storage, lanes))
         return f"bu_{form}_{storage}x{lanes}({', '.join(arguments)})"
 

@@ -10,11 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bringup.ir.dtypes import DType, float32, float64, int32
 from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel
 from bringup.ir.walk import all_values
 from bringup.targets.c_contract_form import offset_of, recognise, steps_of
+
+#: Types of sums that become tiles in registers.
+SUMS = (float32, float64, int32)
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,15 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     >>> contraction_of(Kernel("nothing")) is None
     True
     """
-    form = recognise(kernel)
-    if form is None or form.contract.init is not None or form.contract.lanes != 1 or not form.contract.fused:
+    form = recognise(kernel, SUMS)
+    if form is None or form.contract.init is not None or form.contract.lanes != 1:
+        return None
+    if form.dtype.is_float and not form.contract.fused:
         return None
     if form.before:
         return None
     loads = [factor.expr for factor in (form.rows, form.columns)]
-    if not all(isinstance(load, Load) and load.guard is None and load.dtype is form.dtype for load in loads):
+    if not all(isinstance(load, Load) and load.guard is None and _fits(load.dtype, form.dtype) for load in loads):
         return None
     buffers, steps, bases = [], [], []
     axes = (*form.batch, *form.rows.axes, *form.columns.axes, *form.k)
@@ -122,6 +128,11 @@ def packable(c: Contraction, constants: frozenset[str], rest: Block = ()) -> fro
     if c.row_buffer.name == c.column_buffer.name:
         return frozenset()
     return constants - {part.buffer for part in all_values((*c.after, *rest)) if isinstance(part, Load)}
+
+
+def _fits(factor: DType, total: DType) -> bool:
+    """True if sums of this type have such factors: the same float, or small integers."""
+    return factor is total if total.is_float else factor.is_integer and factor.size <= total.size
 
 
 def merged_k(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -19,11 +19,11 @@ from bringup.ir.index import Int
 from bringup.ir.kernel import Axis, Kernel, Store
 from bringup.targets.c import Part
 from bringup.targets.c_statements import Statements
-from bringup.targets.c_value import Value, ctype, kind_of
+from bringup.targets.c_value import Value, bits_of, ctype, kind_of, storage_of
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, packable
 from bringup.targets.riscv.rendered import Rendered
-from bringup.targets.riscv.static_function import FUNCTION, parameters
-from bringup.targets.riscv.tiles import Walk, best_height, best_tile, packed_order, pieces, walks
+from bringup.targets.riscv.static_function import function_text
+from bringup.targets.riscv.tiles import INTEGER_SUMS, SUMS, Walk, best_height, best_tile, packed_order, pieces, walks
 from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
 from bringup.targets.target import Target
 
@@ -90,11 +90,14 @@ class _Writer(Statements):
         self.entry, self.c, self.window = name, c, window
         self.kind = kind_of(c.contract.dtype)
         self.scalar = ctype(self.kind)
+        self.stored = {b.name: f"{storage_of(b.dtype)}_m" for b in (c.row_buffer, c.column_buffer)}
         self.row = c.rows[-1] if c.rows else _ONE
         inside = window.columns if window else c.columns[-1:]
         self.outer_columns = tuple(span for span in c.columns if span not in inside)
         width = math.prod(span.extent for span in inside)
-        self.tile = (best_height(self.row.extent, width), width) if window else best_tile(self.row.extent, width)
+        most = SUMS if self.kind[0] == "f" else INTEGER_SUMS
+        height = self.row.extent
+        self.tile = (best_height(height, width, most), width) if window else best_tile(height, width, most)
         constants = packable(c, constants, window.rest if window else ())
         self.rows = _Side(
             c.row_buffer.name,
@@ -127,9 +130,7 @@ class _Writer(Statements):
                     for columns, width in pieces(self.columns.extent, self.tile[1]):
                         with self._tiles(columns) as column:
                             self._one_tile(row, height, column, width)
-        body = "".join(f"  {line}\n" for line in self.stack[0].lines)
-        unused = "" if "report" in body else "  (void)report;\n"
-        text = f"{FUNCTION} {self.entry}({parameters(self, self.kernel)}) {{\n{unused}{body}}}\n"
+        text = function_text(self, self.kernel, self.entry)
         part = Part(self.entry, Int(1), text, frozenset(self.needs), self.snippets)
         packed = {side.buffer: side.order() for side in (self.rows, self.columns) if side.packed}
         how = f"{self.tile[0]} × {self.tile[1]} sums in registers{', pooled' if self.window else ''}"
@@ -178,8 +179,11 @@ class _Writer(Statements):
 
     def _settle(self, sums: list[str]) -> None:
         """All sums are in registers here: clang would move their last products behind the epilogues of others."""
+        kind = "f" if self.kind[0] == "f" else "r"
+        if kind == "f" and bits_of(self.kind) > _float_bits(self.target.isa):
+            return
         for at in range(0, len(sums), _OPERANDS):
-            named = ", ".join(f'"+f"({one})' for one in sums[at : at + _OPERANDS])
+            named = ", ".join(f'"+{kind}"({one})' for one in sums[at : at + _OPERANDS])
             self.line(f'__asm__("" : {named});')
 
     def _pointer(self, side: _Side, lane: str) -> str:
@@ -195,7 +199,7 @@ class _Writer(Statements):
         elif self.window and side is self.columns:
             terms.pop()
         name = self.fresh("p")
-        self.line(f"const {self.scalar} *{name} = (const {self.scalar} *)b_{side.buffer} + {_affine(base, terms)};")
+        self.line(f"const {self.stored[side.buffer]} *{name} = b_{side.buffer} + {_affine(base, terms)};")
         return name
 
     def _walk(self, walk: Walk, rows: str, columns: str, sums: list[list[str]], done: int) -> None:
@@ -216,7 +220,8 @@ class _Writer(Statements):
             for span, up, across in zip(walk.outer, row_move, column_move):
                 at, r, c = self.fresh("k"), self.fresh("p"), self.fresh("p")
                 moves = f"{at}++, {r} += {up}, {c} += {across}"
-                self.line(f"const {self.scalar} *{r} = {rows}, *{c} = {columns};")
+                self.line(f"const {self.stored[self.rows.buffer]} *{r} = {rows};")
+                self.line(f"const {self.stored[self.columns.buffer]} *{c} = {columns};")
                 stack.enter_context(self.scope(f"for (int64_t {at} = 0; {at} < {span.extent}; {moves}) {{"))
                 rows, columns = r, c
             loaded: dict[str, str] = {}  # a number that several taps of a convolution read is loaded once
@@ -234,7 +239,11 @@ class _Writer(Statements):
             for number, one in enumerate(first):
                 i, j = (number, at) if down else (at, number)
                 a, b = (one, other) if down else (other, one)
-                self.line(f"{sums[i][j]} = {self.call('fma', self.kind, 1, a, b, sums[i][j])};")
+                self.line(f"{sums[i][j]} = {self._added(a, b, sums[i][j])};")
+
+    def _added(self, a: str, b: str, total: str) -> str:
+        """C of the next sum."""
+        return self.call("fma", self.kind, 1, a, b, total) if self.kind[0] == "f" else f"{total} + {a} * {b}"
 
     def _number_at(self, text: str, loaded: dict[str, str]) -> str:
         if text not in loaded:
@@ -284,6 +293,16 @@ class _Writer(Statements):
                 scope.names[window.reduce.names[0]] = state
                 self.block(window.rest)
                 self.pin = before
+
+
+def _float_bits(isa: str) -> int:
+    """The width of an instruction set's floating-point registers.
+
+    >>> [_float_bits(isa) for isa in ("rv64gcv", "rv32imfc", "rv32imc_zicsr")]
+    [64, 32, 0]
+    """
+    letters = isa[4:].partition("_")[0]
+    return 64 if not isa or set(letters) & set("gdv") else 32 if "f" in letters else 0
 
 
 def _in_line(walk: Walk, lanes: int, done: int) -> tuple[list[int], list[int], list[int]]:

@@ -12,36 +12,34 @@ import numpy.typing as npt
 
 from bringup.targets.riscv.contraction import Span
 
-#: Sums in registers beside one side of the factors and one number of the other: 31 of RISC-V's 32.
-_SUMS, _REGISTERS = 16, 31
+#: Sums that compilers keep in the 32 floating-point registers beside what they multiply: gcc spills from 20 on.
+SUMS = 16
+#: The same for integers, whose registers also hold pointers and counters.
+INTEGER_SUMS = 6
 #: Products of one sum that are written out in a row: more is longer code for hardly fewer jumps.
 _UNROLLED = 16
 #: Of an axis that is longer than that: 4 steps leave 0.75 instructions of loop for each.
 _LONG = 4
 
 
-def best_tile(rows: int, columns: int) -> tuple[int, int]:
-    """The tile (rows, columns) that needs the fewest instructions for all the sums.
+def best_tile(rows: int, columns: int, sums: int = SUMS) -> tuple[int, int]:
+    """The tile (rows, columns) that needs the fewest instructions for all the sums, of which some fit into registers.
 
     >>> best_tile(1, 128), best_tile(16, 100)
     ((1, 24), (4, 6))
     """
-    tiles = [(r, p) for r in range(1, min(rows, _SUMS) + 1) for p in range(1, min(columns, _SUMS) + 1) if _fits(r, p)]
+    tiles = [(r, p) for r in range(1, min(rows, sums) + 1) for p in range(1, min(columns, sums) + 1) if r * p <= sums]
     return min(tiles, key=lambda tile: (_cost(rows, columns, *tile), -tile[0] * tile[1]))
 
 
-def best_height(rows: int, columns: int) -> int:
+def best_height(rows: int, columns: int, sums: int = SUMS) -> int:
     """The same where all columns must be in one tile.
 
     >>> best_height(16, 4)
     6
     """
-    heights = [r for r in range(1, min(rows, _SUMS) + 1) if _fits(r, columns)] or [1]
+    heights = [r for r in range(1, min(rows, sums) + 1) if r * columns <= sums] or [1]
     return min(heights, key=lambda r: (_cost(rows, columns, r, columns), -r))
-
-
-def _fits(rows: int, columns: int) -> bool:
-    return rows * columns <= _SUMS and rows * columns + min(rows, columns) + 1 <= _REGISTERS
 
 
 def _cost(rows: int, columns: int, height: int, width: int) -> int:

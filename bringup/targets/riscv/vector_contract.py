@@ -5,6 +5,7 @@ vectors. Every sum runs along k in order, so the bits do not depend on the vecto
 that the numbers of a tile follow each other, columns so that they are adjacent.
 
 Instructions for each vector multiply-add: 8/3 with three rows (a convolution), 7/2 with one (a matrix times a vector).
+Small integers are widened as they are loaded, for sums of int32; what follows such sums is another kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bringup.ir.dtypes import float32
+from bringup.ir.dtypes import float32, int32
 from bringup.ir.expr import Expr, Load, Name
 from bringup.ir.index import Int
 from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Store
@@ -34,6 +35,8 @@ _LMUL = 8
 _GROUPS = (8, 16, 24)
 #: The column vector: its group is free for masks afterwards.
 _FACTOR = 0
+#: That of a second vector.
+_SECOND = 24
 #: Floating-point registers that sums and their epilogue need besides numbers that stay in registers.
 _OTHER_FLOATS = 3
 _ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
@@ -42,7 +45,7 @@ _ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 def vector_contract(kernel: Kernel, name: str, target: Target, constants: frozenset[str]) -> Rendered | None:
     """The contraction in assembly; None for other kernels."""
     c = contraction_of(kernel)
-    if c is None or c.macs == 0 or c.contract.dtype is not float32 or len(kernel.buffers) > 8:
+    if c is None or c.macs == 0 or c.contract.dtype not in (float32, int32) or len(kernel.buffers) > 8:
         return None
     for height in (3, 2, 1):
         try:
@@ -75,6 +78,8 @@ class _Writer:
         self.asm = Asm(f"{name}_vector", len(c.kernel.buffers))
         self.arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(c.kernel.buffers)}
         self.row, self.column = _row(c), c.columns[-1]
+        self.integers = c.contract.dtype is int32
+        self.row_bytes, self.column_bytes = c.row_buffer.dtype.size, c.column_buffer.dtype.size
         self.row_in_tile = 0
         self.taken: set[str] = set()
         self.packed: dict[str, npt.NDArray[np.int64]] = {}
@@ -86,6 +91,8 @@ class _Writer:
         self.row_factor = self._rows()
         self.values = VectorValues(self.asm, _LMUL, self._access)
         self.stores = _resolved(c)
+        if self.integers and [store.value for store in self.stores] != [Name(c.contract.name, int32)]:
+            raise NotInVectors("integer sums that are more than stored")
         self.pointers: dict[tuple[str, tuple[tuple[str, int], ...]], Pointer] = {}
 
     # how the factors lie
@@ -95,12 +102,14 @@ class _Writer:
         moving = [(span, span.column_step) for span in (*c.batch, *c.columns[:-1])]
         k = [(span.extent, span.column_step) for span in c.k]
         if not self.packs_columns:
-            steps = {span.axis.name: 4 * step for span, step in moving} | {inner.axis.name: 4 * inner.column_step}
-            return _Factor(c.column_buffer.name, 4 * c.column_base, steps, tuple(step for _, step in k))
+            size = self.column_bytes
+            steps = {span.axis.name: size * step for span, step in moving} | {inner.axis.name: size * inner.column_step}
+            return _Factor(c.column_buffer.name, size * c.column_base, steps, tuple(step for _, step in k))
         outer = [(span.extent, step) for span, step in moving if step]
         order = packed_order(c.column_base, outer, (inner.extent, inner.column_step), inner.extent, k)
         self.packed[c.column_buffer.name] = order
-        steps = _packed_steps(moving, inner.extent * c.depth) | {inner.axis.name: 4}
+        steps = _packed_steps(moving, inner.extent * c.depth, self.column_bytes)
+        steps[inner.axis.name] = self.column_bytes
         return _Factor(c.column_buffer.name, 0, steps, _in_line(k, inner.extent))
 
     def _rows(self) -> _Factor:
@@ -108,11 +117,13 @@ class _Writer:
         moving = [(span, span.row_step) for span in (*c.batch, *c.rows[:-1])]
         k = [(span.extent, span.row_step) for span in c.k]
         if not self.packs_rows:
-            steps = {span.axis.name: 4 * step for span, step in moving} | {row.axis.name: 4 * row.row_step}
-            return _Factor(c.row_buffer.name, 4 * c.row_base, steps, tuple(step for _, step in k))
+            size = self.row_bytes
+            steps = {span.axis.name: size * step for span, step in moving} | {row.axis.name: size * row.row_step}
+            return _Factor(c.row_buffer.name, size * c.row_base, steps, tuple(step for _, step in k))
         outer = [(span.extent, step) for span, step in moving if step]
         self.packed[c.row_buffer.name] = packed_order(c.row_base, outer, (row.extent, row.row_step), self.height, k)
-        steps = _packed_steps(moving, row.extent * c.depth) | {row.axis.name: 4 * c.depth}
+        steps = _packed_steps(moving, row.extent * c.depth, self.row_bytes)
+        steps[row.axis.name] = self.row_bytes * c.depth
         return _Factor(c.row_buffer.name, 0, steps, _in_line(k, 1))
 
     # pointers
@@ -133,7 +144,7 @@ class _Writer:
         c = self.c
         buffer = c.kernel.buffer(name)
         spans = (*c.batch, *c.rows, *c.columns)
-        if not isinstance(buffer, Buffer) or buffer.dtype is not float32:
+        if not isinstance(buffer, Buffer) or buffer.dtype is not c.contract.dtype:
             raise NotInVectors("memory of another type")
         found = steps_of(offset_of(buffer, node.indices), tuple(span.axis for span in spans))
         if found is None or not isinstance(found[1], Int):
@@ -153,7 +164,7 @@ class _Writer:
         columns = self._pointer(self.column_factor.buffer, self.column_factor.steps, self.column_factor.base)
         self.values.prepare(self.stores)
         if self._column_step not in (0, 1):
-            self.values.stride(self._column_step)
+            self.values.stride(self._column_step, self.column_bytes)
         outside = [(span.axis.name, span.extent) for span in (*c.batch, *c.rows[:-1])]
         walkers = [rows, columns, *self.pointers.values()]
         row_name = self.row.axis.name
@@ -182,7 +193,7 @@ class _Writer:
     @property
     def _column_step(self) -> int:
         """Elements between neighbours of a column vector."""
-        return self.column_factor.steps[self.column.axis.name] // 4
+        return self.column_factor.steps[self.column.axis.name] // self.column_bytes
 
     @property
     def _once(self) -> bool:
@@ -234,13 +245,13 @@ class _Writer:
         """Loads the numbers of a tile once for all columns, if registers hold them all: taps of a small window."""
         spans = self._along_k(height)
         (walk, *more) = walks(spans)
-        several = not self._once or len(self.c.columns) > 1
+        several = (not self._once or len(self.c.columns) > 1) and not self.integers
         enough = len(walk.inner) * height <= self.asm.floats_left - _OTHER_FLOATS
         if more or walk.outer or not several or not enough:
             return
         for row, _ in walk.inner:
             for i in range(height):
-                place = 4 * (row + i) if self.packs_rows else 4 * row + i * rows.step(self.row.axis.name)
+                place = 4 * (row + i) if self.packs_rows else 4 * row + i * rows.step(self.row.axis.name)  # float32
                 if not -2048 <= place < 2048:
                     continue
                 self.kept[row, i] = self.asm.take_float()
@@ -258,7 +269,6 @@ class _Writer:
     def _sums(self, rows: Pointer, columns: Pointer, height: int, vectors: int, count: str) -> None:
         """The sums of a tile: ``height`` rows of one vector, or one row of two."""
         asm = self.asm
-        step = self._column_step
         for group in _GROUPS[: height * vectors]:
             asm.line(f"vmv.v.i v{group}, 0")
         lanes = 1 if self.packs_rows else height
@@ -266,9 +276,7 @@ class _Writer:
         column_register = asm.take()
         second = asm.take() if vectors == 2 else ""
         if second:
-            asm.line(
-                f"slli {second}, {count}, 2" if step == 1 else f"mul {second}, {count}, {self.values.stride(step)}"
-            )
+            self._scaled(second, count)
         for i, register in enumerate(row_registers):
             asm.add(register, i * rows.step(self.row.axis.name), rows.register)
         asm.add(column_register, 0, columns.register)
@@ -281,18 +289,19 @@ class _Writer:
     def _walk(self, walk: Walk, rows: list[str], column: str, second: str, height: int, at: _At) -> _At:
         """One way along k; the pointers are ``at`` some elements from the start of the sums, and move on."""
         asm = self.asm
-        steps = [Pointer(register, {s.axis.name: 4 * s.row_step for s in walk.outer}) for register in rows]
-        steps.append(Pointer(column, {s.axis.name: 4 * s.column_step for s in walk.outer}))
+        up, across = self.row_bytes, self.column_bytes
+        steps = [Pointer(register, {s.axis.name: up * s.row_step for s in walk.outer}) for register in rows]
+        steps.append(Pointer(column, {s.axis.name: across * s.column_step for s in walk.outer}))
         first, last = walk.inner[0], walk.inner[-1]
         for register in rows:
-            asm.add(register, 4 * (first[0] - at.row))
-        asm.add(column, 4 * (first[1] - at.column))
+            asm.add(register, up * (first[0] - at.row))
+        asm.add(column, across * (first[1] - at.column))
         # Numbers of rows are reached by their displacement; the columns' register moves along.
-        moved = [*(0 for _ in rows), 4 * (last[1] - first[1])]
+        moved = [*(0 for _ in rows), across * (last[1] - first[1])]
         with asm.nest([(s.axis.name, s.extent) for s in walk.outer], steps, moved):
             now = first[1]
             for row, place in walk.inner:
-                asm.add(column, 4 * (place - now))
+                asm.add(column, across * (place - now))
                 now = place
                 self._products(rows, row, row - first[0], column, second, height)
         if walk.outer:
@@ -304,27 +313,55 @@ class _Writer:
     def _products(self, rows: list[str], at: int, offset: int, column: str, second: str, height: int) -> None:
         """One position of k: ``at`` is its place in the rows, ``offset`` that from where the registers point."""
         asm = self.asm
-        step = self._column_step
-        load, stride = ("vle32.v", "") if step == 1 else ("vlse32.v", f", {self.values.stride(step)}")
-        asm.line(f"{load} v{_FACTOR}, ({column}){stride}")
+        self._load(_FACTOR, column)
         if second:
             with asm.temporary() as there:
                 asm.line(f"add {there}, {column}, {second}")
-                asm.line(f"{load} v24, ({there}){stride}")
+                self._load(_SECOND, there)
         for i in range(height):
             number = self.kept.get((at, i))
             loaded = number is None
             if number is None:
-                number = asm.take_float()
-                base, place = (rows[0], 4 * (offset + i)) if self.packs_rows else (rows[i], 4 * offset)
-                if not -2048 <= place < 2048:
-                    raise OutOfRegisters("a displacement that no load takes")
-                asm.line(f"flw {number}, {place}({base})")
-            asm.line(f"vfmacc.vf v{_GROUPS[i]}, {number}, v{_FACTOR}")
-            if second:
-                asm.line(f"vfmacc.vf v{_GROUPS[1]}, {number}, v24")
+                base, place = (rows[0], offset + i) if self.packs_rows else (rows[i], offset)
+                number = self._number(base, place * self.row_bytes)
+            for group, factor in ((_GROUPS[i], _FACTOR), *([(_GROUPS[1], _SECOND)] if second else [])):
+                asm.line(f"{'vmacc.vx' if self.integers else 'vfmacc.vf'} v{group}, {number}, v{factor}")
             if loaded:
-                asm.give_float(number)
+                (asm.give if self.integers else asm.give_float)(number)
+
+    def _load(self, group: int, address: str) -> None:
+        """A vector of columns; small integers are put where their group ends and widened from there."""
+        asm, step, size = self.asm, self._column_step, self.column_bytes
+        strided, stride = ("", "") if step == 1 else ("s", f", {self.values.stride(step, size)}")
+        if size == 4:
+            asm.line(f"vl{strided}e32.v v{group}, ({address}){stride}")
+            return
+        narrow = group + _LMUL - _LMUL * size // 4
+        asm.line(f"vl{strided}e{8 * size}.v v{narrow}, ({address}){stride}")
+        extend = "vsext" if self.c.column_buffer.dtype.low < 0 else "vzext"
+        asm.line(f"{extend}.vf{4 // size} v{group}, v{narrow}")
+
+    def _number(self, base: str, place: int) -> str:
+        """A number of the rows in a register."""
+        if not -2048 <= place < 2048:
+            raise OutOfRegisters("a displacement that no load takes")
+        if not self.integers:
+            number = self.asm.take_float()
+            self.asm.line(f"flw {number}, {place}({base})")
+            return number
+        number = self.asm.take()
+        signed = self.c.row_buffer.dtype.low < 0
+        load = {1: "lb" if signed else "lbu", 2: "lh" if signed else "lhu", 4: "lw"}[self.row_bytes]
+        self.asm.line(f"{load} {number}, {place}({base})")
+        return number
+
+    def _scaled(self, register: str, count: str) -> None:
+        """Bytes of as many columns as a register says."""
+        nbytes = self._column_step * self.column_bytes
+        if nbytes > 0 and nbytes & nbytes - 1 == 0:
+            self.asm.line(f"slli {register}, {count}, {nbytes.bit_length() - 1}")
+        else:
+            self.asm.line(f"mul {register}, {count}, {self.values.stride(self._column_step, self.column_bytes)}")
 
     def _epilogue(self, height: int, vector: int) -> None:
         used = _GROUPS[vector : vector + height]
@@ -333,7 +370,10 @@ class _Writer:
         sums = Name(self.c.contract.name, float32)
         for i, group in enumerate(used):
             self.row_in_tile = i
-            self.values.run(self.stores, {sums: Group(group)})
+            if self.integers:
+                self.values.store(Group(group), self._access(self.stores[0].buffer, self.stores[0]))
+            else:
+                self.values.run(self.stores, {sums: Group(group)})
         self.row_in_tile = 0
 
 
@@ -361,11 +401,11 @@ def _resolved(c: Contraction) -> list[Store]:
     return stores
 
 
-def _packed_steps(moving: Sequence[tuple[Span, int]], size: int) -> dict[str, int]:
-    """Bytes of a step in a packed factor whose innermost piece has ``size`` elements."""
+def _packed_steps(moving: Sequence[tuple[Span, int]], size: int, nbytes: int) -> dict[str, int]:
+    """Bytes of a step in a packed factor whose innermost piece has ``size`` elements of some bytes."""
     steps = {}
     for span, step in reversed(moving):
-        steps[span.axis.name] = 4 * size if step else 0
+        steps[span.axis.name] = nbytes * size if step else 0
         size *= span.extent if step else 1
     return steps
 

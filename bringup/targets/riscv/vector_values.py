@@ -108,12 +108,13 @@ class VectorValues:
                     self.prologue += [f"  li {bits}, {signed}", f"  fmv.w.x {register}, {bits}"]
         return self.constants[value.bits]
 
-    def stride(self, elements: int) -> str:
-        """A distance between elements in a register, in bytes."""
-        if elements not in self.strides:
-            self.strides[elements] = register = self.asm.take()
-            self.prologue.append(f"  li {register}, {4 * elements}")
-        return self.strides[elements]
+    def stride(self, elements: int, size: int = 4) -> str:
+        """A distance between elements of some bytes in a register."""
+        nbytes = elements * size
+        if nbytes not in self.strides:
+            self.strides[nbytes] = register = self.asm.take()
+            self.prologue.append(f"  li {register}, {nbytes}")
+        return self.strides[nbytes]
 
     def prepare(self, stores: Sequence[Store]) -> None:
         """Takes the registers of everything that is set once: before any other register is used and given back."""
@@ -144,11 +145,14 @@ class VectorValues:
             if store.value.dtype is not float32:
                 raise NotInVectors(f"a store of {store.value.dtype}")
             value = self._vector(self.value(store.value))
-            place = self.access(store.buffer, store)
-            if place.step == 0:
-                raise NotInVectors("a store that does not move")
-            self._memory("vse32.v" if place.step == 1 else "vsse32.v", value, place)
+            self.store(value, self.access(store.buffer, store))
             self._finish(store.value)
+
+    def store(self, value: Group, place: Access) -> None:
+        """A group to memory."""
+        if place.step == 0:
+            raise NotInVectors("a store that does not move")
+        self._memory("vse32.v" if place.step == 1 else "vsse32.v", value, place)
 
     def _count(self, expr: Expr) -> None:
         self._uses[expr] += 1

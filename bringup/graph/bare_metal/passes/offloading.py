@@ -1,10 +1,12 @@
-"""Matrix products for a matrix engine: each as a step of its own, and what followed it as another."""
+"""Sums as steps of their own, and what follows them as others: for a matrix engine, and for vectors of integers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
+from bringup.ir.dtypes import int32
 from bringup.ir.expr import Load, Name
 from bringup.ir.kernel import Buffer, Kernel, Let, Store, dense
 from bringup.ir.walk import all_values
@@ -17,11 +19,20 @@ _WORTH = 64
 
 def offload(program: StaticProgram) -> StaticProgram:
     """The program with matrix products that an engine can do as they are."""
+    return _split_where(program, lambda c: c.macs >= _WORTH and is_product(c))
+
+
+def apart(program: StaticProgram) -> StaticProgram:
+    """The program with integer sums that vectors can do as they are: what follows needs other instructions."""
+    return _split_where(program, lambda c: c.contract.dtype is int32)
+
+
+def _split_where(program: StaticProgram, chosen: Callable[[Contraction], bool]) -> StaticProgram:
     steps: list[Step] = []
     temporaries = list(program.temporaries)
     for step in program.steps:
         c = contraction_of(step.kernel)
-        if c is None or c.macs < _WORTH or not is_product(c):
+        if c is None or not chosen(c):
             steps.append(step)
             continue
         if len(c.after) == 1 and isinstance(c.after[0], Store) and c.after[0].value == _sum(c):

@@ -1,19 +1,22 @@
 """Padded copies: a convolution reads zeros around its input instead of asking at every element whether it is inside.
 
-The copy costs a few instructions an element; the convolution reads each element once for every output channel and tap.
+The copy (fill all of it, then write the inside) costs a few instructions an element; the convolution reads each element
+once for every output channel and tap. Quantised inputs are filled with what stands for zero.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
 from bringup.ir.expr import Binary, Cast, Const, Expr, Load, const
-from bringup.ir.guards import guard_facts, within
+from bringup.ir.guards import guard_facts
 from bringup.ir.index import Index, Int
 from bringup.ir.index_proof import Facts
 from bringup.ir.kernel import Axis, Buffer, Contract, Kernel, Store, dense
 from bringup.targets.c_contract_form import recognise
+from bringup.targets.riscv.contraction import SUMS
 
 
 def pad(program: StaticProgram) -> StaticProgram:
@@ -21,57 +24,62 @@ def pad(program: StaticProgram) -> StaticProgram:
     steps: list[Step] = []
     temporaries = list(program.temporaries)
     for step in program.steps:
-        form = recognise(step.kernel)
+        form = recognise(step.kernel, SUMS)
         for load in [] if form is None else [form.contract.a, form.contract.b]:
-            made = _padded(step, load)
+            place = Place("temporary", len(temporaries))
+            made = _padded(step, load, place)
             if made is not None:
-                copy, step, nbytes = made
-                place = Place("temporary", len(temporaries))
-                temporaries.append(nbytes)
-                steps.append(replace(copy, places=(copy.places[0], place)))
-                step = replace(step, places=(*step.places, place))
+                *before, step = made.steps
+                steps += before
+                temporaries.append(made.nbytes)
         steps.append(step)
     return replace(program, steps=tuple(steps), temporaries=tuple(temporaries))
 
 
-def _padded(step: Step, load: Expr) -> tuple[Step, Step, int] | None:
-    """(the copy without its second place, the step that reads it, its bytes); None if the guard is of another kind."""
+@dataclass(frozen=True)
+class _Padded:
+    """What takes the place of a step: the fill, the copy, and the step that reads it."""
+
+    steps: tuple[Step, ...]
+    nbytes: int
+
+
+def _padded(step: Step, load: Expr, place: Place) -> _Padded | None:
+    """The step with a padded copy; None if its guard is of another kind."""
     kernel = step.kernel
-    if not isinstance(load, Load) or load.guard is None or not _zero(load.other):
+    if not isinstance(load, Load) or load.guard is None or not isinstance(load.other, (Const, type(None))):
         return None
     buffer = kernel.buffer(load.buffer)
     contract = next(stmt for stmt in kernel.body if isinstance(stmt, Contract))
-    axes = (*kernel.axes, *contract.axes)
-    facts = Facts().with_axes({axis.name: axis.extent for axis in axes})
+    facts = Facts().with_axes({axis.name: axis.extent for axis in (*kernel.axes, *contract.axes)})
     if not isinstance(buffer, Buffer) or not _only_bounds(load, buffer, facts):
         return None
     lows = [facts.constant_bound(index, upper=False) for index in load.indices]
     highs = [facts.constant_bound(index, upper=True) for index in load.indices]
-    if None in lows or None in highs:
-        return None
     low, high = [n for n in lows if n is not None], [n for n in highs if n is not None]
-    shape = tuple(Int(h - start + 1) for start, h in zip(low, high))
+    if len(low) != len(lows) or len(high) != len(highs):
+        return None
+    shape = tuple(Int(last - first + 1) for first, last in zip(low, high))
     name = f"{load.buffer}_padded"
     new = dense(name, buffer.dtype, shape, "in")
-    moved = Load(name, tuple(index - start for index, start in zip(load.indices, low)), load.type)
+    moved = Load(name, tuple(index - first for index, first in zip(load.indices, low)), load.type)
     body = tuple(
         replace(stmt, a=_put(stmt.a, load, moved), b=_put(stmt.b, load, moved)) if stmt is contract else stmt
         for stmt in kernel.body
     )
-    total = buffer.dtype.size
-    for extent in shape:
-        total *= extent.value
-    copy = Step(f"{step.name}_pad", _copy(buffer, shape, low), (step.places[kernel.buffers.index(buffer)],))
+    total = math.prod(extent.value for extent in shape)
+    other = load.other if isinstance(load.other, Const) else const(0, buffer.dtype)
+    fill = Step(f"{step.name}_fill", _fill(buffer, total, other), (place,))
+    source = step.places[kernel.buffers.index(buffer)]
+    copy, inside = _copy(buffer, new, low, high)
+    copies = Step(f"{step.name}_pad", copy, (source, replace(place, offset=inside)))
     used = replace(kernel, body=body, buffers=(*kernel.buffers, new))
-    return copy, replace(step, kernel=used), total
+    reader = replace(step, kernel=used, places=(*step.places, place))
+    return _Padded((fill, copies, reader), total * buffer.dtype.size)
 
 
 def _put(expr: Expr, old: Load, new: Load) -> Expr:
     return new if expr == old else Cast(_put(expr.x, old, new), expr.type) if isinstance(expr, Cast) else expr
-
-
-def _zero(other: Expr | None) -> bool:
-    return other is None or (isinstance(other, Const) and other.bits == 0)
 
 
 def _only_bounds(load: Load, buffer: Buffer, facts: Facts) -> bool:
@@ -92,17 +100,25 @@ def _comparisons(guard: Expr) -> int:
     return 1
 
 
-def _copy(buffer: Buffer, shape: tuple[Int, ...], low: list[int]) -> Kernel:
-    """Writes the buffer into the middle of zeros."""
+def _fill(buffer: Buffer, total: int, other: Const) -> Kernel:
+    """Writes one number everywhere."""
+    axis = Axis("i", Int(total))
+    to = dense("padded", buffer.dtype, (axis.extent,), "out")
+    return Kernel("fill", buffers=(to,), axes=(axis,), body=(Store("padded", (axis.var,), other),))
+
+
+def _copy(buffer: Buffer, padded: Buffer, low: list[int], high: list[int]) -> tuple[Kernel, int]:
+    """Writes the part of the buffer that is read into the middle; and how far into the padded copy that is."""
+    sizes = [extent.value for extent in buffer.shape if isinstance(extent, Int)]
+    first = [max(start, 0) for start in low]
+    last = [min(end, size - 1) for end, size in zip(high, sizes)]
+    shape = tuple(Int(max(end - start + 1, 0)) for start, end in zip(first, last))
     axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(shape))
-    at = [axis.var + start for axis, start in zip(axes, low)]
-    guard: Expr | None = None
-    for index, extent, start, wide in zip(at, buffer.shape, low, shape):
-        if start < 0 or extent != wide:
-            inside = within(index, extent)
-            guard = inside if guard is None else Binary("and", guard, inside)
-    source = replace(buffer, role="in")
-    value = Load(source.name, tuple(at), source.dtype, guard, None if guard is None else const(0, source.dtype))
-    to = dense("padded", buffer.dtype, shape, "out")
-    store = Store("padded", tuple(axis.var for axis in axes), value)
-    return Kernel("pad", buffers=(source, to), axes=axes, body=(store,))
+    source = replace(buffer, name="x", role="in")
+    to = Buffer("padded", buffer.dtype, shape, padded.strides, "out")
+    value = source.at(*(axis.var + start for axis, start in zip(axes, first)))
+    kernel = Kernel(
+        "pad", buffers=(source, to), axes=axes, body=(Store("padded", tuple(axis.var for axis in axes), value),)
+    )
+    steps = [stride.value for stride in padded.strides if isinstance(stride, Int)]
+    return kernel, sum((start - begin) * step for start, begin, step in zip(first, low, steps))
