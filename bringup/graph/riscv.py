@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def tensor_of(array: np.ndarray[Any, Any], spec: Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An output as a tensor, with its strides."""
-    numbers = torch.from_numpy(np.ascontiguousarray(array)).reshape(spec.shape)
+    numbers = torch.from_numpy(np.array(array, order="C")).reshape(spec.shape)
     return torch.empty_strided(spec.shape, spec.strides, dtype=dtype).copy_(numbers.view(dtype))
 
 
@@ -61,7 +62,7 @@ def tensor_of(array: np.ndarray[Any, Any], spec: Tensor, dtype: torch.dtype) -> 
 class _Built:
     guest: Guest
     weights: tuple[tuple[int, int], ...]
-    dtypes: list[torch.dtype]
+    results: list[Any]
 
 
 class RiscvGraph:
@@ -70,6 +71,7 @@ class RiscvGraph:
     def __init__(self, module: GraphModule, static: Mapping[int, str], options: BareMetal) -> None:
         self.module, self.static, self.options = module, static, options
         self._built: dict[Any, _Built] = {}
+        self._lock = threading.Lock()
         #: The last call, and the largest difference of the first call's results from eager ones.
         self.last: Call | None = None
         self.error: float | None = None
@@ -81,11 +83,12 @@ class RiscvGraph:
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs the graph."""
-        built = self._for(arguments)
-        inputs = [arguments[n] for n in range(len(arguments)) if n not in self.static]
-        call = built.guest([array_of(one) for one in inputs if isinstance(one, torch.Tensor)])
-        specs = built.guest.model.program.outputs
-        results = [tensor_of(array, spec, dtype) for array, spec, dtype in zip(call.outputs, specs, built.dtypes)]
+        with self._lock:  # a program that other weights replace is not taken from under a call
+            built = self._for(arguments)
+            inputs = [arguments[n] for n in range(len(arguments)) if n not in self.static]
+            call = built.guest([array_of(one) for one in inputs if isinstance(one, torch.Tensor)])
+        outputs = zip(call.outputs, built.guest.model.program.outputs)
+        results = [tensor_of(*next(outputs), one) if isinstance(one, torch.dtype) else one for one in built.results]
         self.last = call
         if self.error is None:
             self.error = _difference(results, self.module(*arguments))
@@ -105,8 +108,8 @@ class RiscvGraph:
         if found is None or found.weights != weights:
             if found is not None:
                 found.guest.close()
-            program, dtypes = program_from_graph(self.module, arguments, self.static)
-            found = self._built[key] = _Built(Guest(model_of(program, self.options), self.options), weights, dtypes)
+            program, results = program_from_graph(self.module, arguments, self.static)
+            found = self._built[key] = _Built(Guest(model_of(program, self.options), self.options), weights, results)
         return found
 
 
@@ -123,8 +126,8 @@ def _difference(results: Sequence[torch.Tensor], eager: Sequence[Any]) -> float:
 
 def program_from_graph(
     module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str]
-) -> tuple[StaticProgram, list[torch.dtype]]:
-    """A graph of functional ops for the sizes of some arguments, and the types of its results.
+) -> tuple[StaticProgram, list[Any]]:
+    """A graph of functional ops for the sizes of some arguments, and its results: types, or what is no tensor as it is.
 
     ``static`` names the arguments that become constants.
     """
@@ -141,8 +144,15 @@ def program_from_graph(
         constants.append(_as_placeholder(graph, node, f"constant{number}", getattr(traced, str(node.target))))
     for node, _, _ in reversed(constants):  # a program has its constants first
         next(iter(graph.nodes)).prepend(node)
-    inputs = [node.name for n, node in enumerate(places) if n not in static]
-    results = next(node for node in graph.nodes if node.op == "output").args[0]
+    for node, value in zip(places, given):
+        if not isinstance(value, torch.Tensor):  # a size: it is written in wherever it was used
+            graph.erase_node(node)
+    inputs = [n.name for at, n in enumerate(places) if at not in static and isinstance(given[at], torch.Tensor)]
+    output = next(node for node in graph.nodes if node.op == "output")
+    gives = output.args[0]
+    results = [one for one in gives if isinstance(one, torch.fx.Node)]  # type: ignore[union-attr]
+    output.args = (results,)
+    traced.recompile()
     model = TracedModel(
         module=traced,
         constants={node.name: value for node, _, value in constants},
@@ -156,8 +166,9 @@ def program_from_graph(
         ranges={},
     )
     program, tensors = program_of(model, kernel_device(runtime.device()), TARGET, traced_on="cpu")
-    dtypes = [getattr(torch, result.dtype) for result in program.variants[0].results]
-    return static_program(program, [constant_bytes(tensor) for tensor in tensors]), dtypes
+    dtypes = (getattr(torch, result.dtype) for result in program.variants[0].results)
+    told = [next(dtypes) if isinstance(one, torch.fx.Node) else one for one in gives]  # type: ignore[union-attr]
+    return static_program(program, [constant_bytes(tensor) for tensor in tensors]), told
 
 
 def _as_placeholder(

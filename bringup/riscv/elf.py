@@ -190,6 +190,9 @@ class Program:
 
     def line_at(self, address: int) -> str | None:
         """Where an address comes from, such as ``model.c:41``; None without debug information."""
+        # Functions that the linker dropped keep their lines, at address 0.
+        if not any(segment.address <= address < segment.address + len(segment.data) for segment in self.segments):
+            return None
         return self._lines.line_at(address)
 
     @functools.cached_property

@@ -162,7 +162,15 @@ def build(
         for file, text in sources.items():
             (folder / file).write_bytes(text.encode() if isinstance(text, str) else text)
         units = [file for file in sources if file.endswith((".c", ".S"))]
-        command = [*toolchain.command, *toolchain.flags(isa), *extra, "-static", *units, *toolchain.libraries(isa), *link]
+        command = [
+            *toolchain.command,
+            *toolchain.flags(isa),
+            *extra,
+            "-static",
+            *units,
+            *toolchain.libraries(isa),
+            *link,
+        ]
         run_compiler([*command, "-o", "program.elf"], folder)
         return (folder / "program.elf").read_bytes()
 

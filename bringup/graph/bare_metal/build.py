@@ -86,7 +86,11 @@ def model_files(model: Model) -> dict[str, str | bytes]:
 def harness_elf(model: Model, spec: MachineSpec, options: BareMetal) -> bytes:
     """The program for emulators, from the cache if it was built before."""
     toolchain = find_toolchain(options.toolchain or None)
-    files = {**model_files(model), "harness.c": sources.harness_source(model), **runtime.sources(spec)}
+    files = {
+        **model_files(model),
+        "harness.c": sources.harness_source(model),
+        **runtime.sources(spec, options.stack_bytes),
+    }
     return kept(_key(files, options.chosen_isa, toolchain), lambda: _built(files, options.chosen_isa, toolchain))
 
 

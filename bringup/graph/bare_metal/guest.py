@@ -16,7 +16,9 @@ from bringup.graph.bare_metal.sources import Model
 from bringup.riscv.device import Device
 from bringup.riscv.gemm import Gemm
 from bringup.riscv.machine import Counts, open_machine
-from bringup.riscv.runtime import STACK_BYTES
+
+#: What unused stack looks like.
+_PAINT = b"\xa5"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Guest:
 
     def __init__(self, model: Model, options: BareMetal, devices: Mapping[int, Device] | None = None) -> None:
         self.model, self.options = model, options
+        check_fits(sizes_of(model, code=0, stack=options.stack_bytes), options)
         spec = options.spec(needed_bytes(model))
         elf = harness_elf(model, spec, options)
         attached: dict[int, Device] = dict(devices or {})
@@ -41,12 +44,13 @@ class Guest:
         self.machine = open_machine(options.machine or None, elf, spec, attached)
         self._symbols = {symbol.name: symbol for symbol in self.machine.program.symbols}
         code = sum(symbol.size for symbol in self._symbols.values() if symbol.is_function)
-        self.sizes: Sizes = sizes_of(model, code, STACK_BYTES)
+        self.sizes: Sizes = sizes_of(model, code, options.stack_bytes)
         check_fits(self.sizes, options)
         self._lock = threading.Lock()
         self.machine.run(seconds=options.seconds)
         if self._number("bringup_result"):
             raise RuntimeError(f"the weights of {model.name} are damaged: their checksum is another one")
+        self._paint_stack()
 
     def __call__(self, inputs: Sequence[npt.NDArray[Any]]) -> Call:
         """Runs the model on arrays of the inputs' types, laid out as its inputs are."""
@@ -72,6 +76,18 @@ class Guest:
                 strides = [step * spec.dtype.size for step in spec.strides]
                 outputs.append(np.lib.stride_tricks.as_strided(flat, spec.shape, strides))
             return Call(outputs, self._number("bringup_instructions"), machine.counts)
+
+    def _paint_stack(self) -> None:
+        """Fills what is below main's frame, so that it shows how deep a run goes."""
+        start = self._symbols["__stack_top"].address - self.options.stack_bytes
+        self.machine.write(start, _PAINT * (self._number("bringup_stack") - start))
+
+    def measure_stack(self) -> int:
+        """How many bytes of the stack all runs so far have needed."""
+        top = self._symbols["__stack_top"].address
+        start = top - self.options.stack_bytes
+        left = self.machine.read(start, self.options.stack_bytes)
+        return len(left.lstrip(_PAINT))
 
     def _number(self, name: str) -> int:
         return int.from_bytes(self.machine.read(self._symbols[name].address, 8), "little", signed=True)

@@ -31,6 +31,8 @@ class BareMetal:
     """Bytes of RAM, such as "512K": a program that needs more is an error. By default as much as it needs."""
     flash: str | int = 0
     """Bytes of flash for code and weights, likewise."""
+    stack: str | int = 64 << 10
+    """Bytes of RAM for the stack; reports say how much of it a run used."""
     accelerator: str = ""
     """gemm@0x10320000: matrix products go to the matrix engine at that address."""
     toolchain: str = ""
@@ -51,6 +53,8 @@ class BareMetal:
             raise ValueError(f"toolchain '{self.toolchain}' is none of zig, clang and gcc")
         parse_bytes(self.ram)
         parse_bytes(self.flash)
+        if self.stack_bytes < 1024:
+            raise ValueError(f"a stack of {self.stack_bytes} bytes is too small for any program: 1K at least")
         if self.accelerator:
             self.gemm_base  # noqa: B018 - says what is wrong with it
 
@@ -67,13 +71,18 @@ class BareMetal:
             raise ValueError(f"accelerator '{self.accelerator}' reads unlike gemm@0x10320000")
         return int(match[1], 0) if match[1] else GEMM_BASE
 
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes of the stack, in whole 16."""
+        return -(-parse_bytes(self.stack) // 16) * 16
+
     def spec(self, needed: int) -> MachineSpec:
-        """A machine with enough memory for a program of some bytes."""
-        ram = parse_bytes(self.ram) or _RAM
-        while ram < needed and not self.ram:
+        """A machine with enough memory for a program of some bytes: what stands for flash lies in RAM, too."""
+        ram = _RAM
+        while ram < needed:
             ram *= 2
         vlen = (self.vector or 128) if self.chosen_isa.endswith("v") else 0
-        return MachineSpec(self.chosen_isa, vlen=vlen, ram_bytes=-(-ram // 4096) * 4096)
+        return MachineSpec(self.chosen_isa, vlen=vlen, ram_bytes=ram)
 
 
 def bare_metal(options: dict[str, Any]) -> BareMetal:

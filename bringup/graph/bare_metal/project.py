@@ -27,14 +27,14 @@ _CORES = {
 
 def write_project(model: Model, options: BareMetal, folder: Path, examples: Sequence[npt.NDArray[Any]]) -> None:
     """Writes the folder; ``examples`` are the inputs that its main runs the model on."""
-    check_fits(sizes_of(model, code=0, stack=runtime.STACK_BYTES), options)  # the linker checks it again, with the code
+    check_fits(sizes_of(model, code=0, stack=options.stack_bytes), options)  # the linker checks it again, with the code
     inputs = [memory_of(array, spec.strides, spec.elements) for array, spec in zip(examples, model.program.inputs)]
     spec = options.spec(needed_bytes(model) + sum(map(len, inputs)))
     files: dict[str, str | bytes] = {
         **model_files(model),
         "main.c": main_source(model),
         f"{model.name}_inputs.bin": b"".join(data + b"\0" * (-len(data) % 64) for data in inputs) or b"\0",
-        f"{model.name}.ld": runtime.link_script(spec) + _limits(model.name, options),
+        f"{model.name}.ld": runtime.link_script(spec, options.stack_bytes) + _limits(model.name, options),
         "crt0.S": runtime.crt0(),
         "memory.c": runtime.memory_functions(),
         "Makefile": makefile(model, options, spec.ram_bytes),
@@ -64,6 +64,7 @@ def makefile(model: Model, options: BareMetal, ram: int) -> str:
     if isa.endswith("v"):
         cpu += f",vlen={options.vector or 128},elen=64,vext_spec=v1.0"
     vector = f" {name}_vector.S" if model.kernels.assembly else ""
+    letters = f"-march={march.partition('_')[0]}"  # with more, gcc names the library of another core
     return f"""# {name} for {isa}. With another compiler:
 #   make CROSS_COMPILE=riscv64-unknown-elf-                   gcc (the default)
 #   make CC="clang --target={zig}-unknown-elf -fuse-ld=lld"
@@ -74,11 +75,12 @@ CC := $(CROSS_COMPILE)gcc
 endif
 ifneq ($(findstring zig,$(CC)),)
 CORE := -target {zig}-freestanding-none -mcpu={features} -mabi={abi} -fno-sanitize=all
+LIBRARIES := -nostdlib{" -rtlib=compiler-rt" * isa.startswith("rv32")}
 else
 CORE := -march={march} -mabi={abi}
+LIBRARIES := -nostdlib $(if $(findstring gcc,$(CC)),$(shell $(CC) {letters} -mabi={abi} -print-libgcc-file-name))
 endif
 FLAGS := {" ".join(FLAGS)} -ffunction-sections -Wall -Wextra
-LIBRARIES := $(if $(findstring gcc,$(CC)),-lgcc)
 QEMU ?= {qemu}
 SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c crt0.S
 
@@ -86,8 +88,8 @@ SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c crt0.S
 all: {name}.elf
 
 {name}.elf: $(SOURCES) {name}.h {name}.ld {name}_weights.bin {name}_inputs.bin
-	$(CC) $(CORE) $(FLAGS) $(CFLAGS) -nostdlib -static $(SOURCES) $(LIBRARIES) -Wl,-T,{name}.ld -Wl,--gc-sections -o $@
-	@echo "{sizes_of(model, 0, runtime.STACK_BYTES).words()}, without the code"
+	$(CC) $(CORE) $(FLAGS) $(CFLAGS) -static $(SOURCES) $(LIBRARIES) -Wl,-T,{name}.ld -Wl,--gc-sections -o $@
+	@echo "{sizes_of(model, 0, options.stack_bytes).words()}, without the code"
 
 run: {name}.elf
 	$(QEMU) -M virt -m {max(ram >> 20, 8)}M -cpu {cpu} -bios none -kernel $< -icount shift=0 \

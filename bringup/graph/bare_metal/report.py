@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -118,8 +119,7 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
     for number, step in enumerate(model.program.steps):
         found: FunctionCounts | None = None
         if by_function is not None:
-            parts = [by_function[name] for name in (step.name, f"{step.name}_vector") if name in by_function]
-            found = parts[-1] if parts else FunctionCounts()
+            found = counts_of(by_function, step.name)
         layers.append(
             Layer(
                 step.name,
@@ -137,11 +137,28 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
         "weights": guest.sizes.weights,
         "arena": guest.sizes.arena,
         "tensors": guest.sizes.tensors,
-        "stack": guest.sizes.stack,
+        "stack": guest.measure_stack(),
     }
     spec = guest.machine.spec
     machine, beats = guest.machine.name, counts.lane_beats
     return Report(model.name, machine, spec.isa, spec.vlen, call.instructions, beats, error, sizes, tuple(layers))
+
+
+def counts_of(by_function: Mapping[str, FunctionCounts], name: str) -> FunctionCounts:
+    """What a step's functions retired: its own, its assembly, and the copies that gcc makes (name.constprop.0).
+
+    >>> retired = {"a.isra.0": FunctionCounts(3), "a_vector": FunctionCounts(4), "ab": FunctionCounts(5)}
+    >>> counts_of(retired, "a").instructions
+    7
+    """
+    parts = [one for function, one in by_function.items() if function.partition(".")[0] in (name, f"{name}_vector")]
+
+    def total(field: str) -> int | None:
+        numbers = [getattr(part, field) for part in parts]
+        return None if None in numbers else sum(numbers)
+
+    retired = sum(part.instructions for part in parts)
+    return FunctionCounts(retired, total("loads"), total("stores"), total("vector"), total("lane_beats"))
 
 
 def alive_bytes(model: Model, step: int) -> int:

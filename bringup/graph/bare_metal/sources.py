@@ -208,6 +208,7 @@ def harness_source(model: Model) -> str:
 {chr(10).join(arrays)}
 unsigned char bringup_arena[{upper}_ARENA_BYTES] __attribute__((aligned({upper}_ARENA_ALIGN)));
 int64_t bringup_result;
+uint64_t bringup_stack; /* where the stack of a run begins */
 uint64_t bringup_instructions;
 
 static inline uint64_t instructions(void) {{
@@ -227,6 +228,9 @@ static inline uint64_t instructions(void) {{
 
 int main(void) {{
   const {name}_io io = {{{", ".join([*fields, ".on_step = 0"])}}};
+  uintptr_t stack;
+  __asm__ volatile("mv %0, sp" : "=r"(stack));
+  bringup_stack = stack;
   bringup_result = {name}_check() ? -1 : 0;
   for (;;) {{
     __asm__ volatile("wfi" ::: "memory");

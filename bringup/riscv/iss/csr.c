@@ -232,6 +232,10 @@ bool iss_csr_write(iss *m, uint32_t number, uint64_t value) {
 }
 
 uint64_t iss_csr(iss *m, uint32_t number) {
-  uint64_t value = 0;
-  return iss_csr_read(m, number, &value) ? value : 0;
+  uint64_t status = m->mstatus, value = 0;
+  if (number == MSTATUS) return mstatus(m);
+  m->mstatus |= MSTATUS_FS | MSTATUS_VS; /* the state is there, also while the program may not read it */
+  bool exists = iss_csr_read(m, number, &value);
+  m->mstatus = status;
+  return exists ? value : 0;
 }

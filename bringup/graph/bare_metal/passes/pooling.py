@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
 from bringup.ir.expr import Binary, Const, Expr, Load, Name
-from bringup.ir.index import AxisVar, Int, coefficient
+from bringup.ir.index import AxisVar, Index, Int, coefficient
 from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Local, Loop, Reduce, Store, binds
 from bringup.ir.walk import Substitution, all_values
 from bringup.targets.riscv.contraction import contraction_of
@@ -55,7 +55,7 @@ def fused_step(conv: Step, pool: Step, place: Place) -> Step | None:
 
 
 def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | None:
-    if contraction_of(conv) is None or (made.shape, made.strides) != (read.shape, read.strides):
+    if contraction_of(conv) is None or _layout(made) != _layout(read):
         return None
     store, fold, *rest = conv.body[-1], *pool.body
     if not isinstance(store, Store) or store.buffer != made.name or not isinstance(fold, Reduce):
@@ -75,11 +75,9 @@ def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | N
     # Names of the two kernels must not meet; the convolution's axes become places of the window.
     inner = tuple(Axis(f"w{n}", extent) for n, extent in enumerate(window))
     in_window = Substitution(axes={axis.name: own.var for axis, own in zip(fold.axes, inner)})
-    places = {
-        axis.name: in_window.index(index)
-        for axis, index in zip(store.indices, value.indices)
-        if isinstance(axis, AxisVar)
-    }
+    outputs, taps = _long(made, store.indices), [in_window.index(index) for index in _long(read, value.indices)]
+    places: dict[str, Index] = {index.name: Int(0) for index in store.indices if isinstance(index, AxisVar)}
+    places |= {axis.name: index for axis, index in zip(outputs, taps) if isinstance(axis, AxisVar)}
     places |= {axis.name: AxisVar(f"c_{axis.name}") for stmt in conv.body for axis in getattr(stmt, "axes", ())}
     binders = {name: f"c_{name}" for stmt in conv.body for name in binds(stmt)}
     rename = Substitution(axes=places, binders=binders, buffers={b.name: f"c_{b.name}" for b in conv.buffers})
@@ -107,6 +105,16 @@ def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | N
         axes=pool.axes,
         body=(*body, folded, *after, *rest),
     )
+
+
+def _layout(buffer: Buffer) -> list[tuple[Index, Index]]:
+    """Extents and strides, without dimensions of one element."""
+    return [(extent, stride) for extent, stride in zip(buffer.shape, buffer.strides) if extent != Int(1)]
+
+
+def _long(buffer: Buffer, indices: tuple[Index, ...]) -> list[Index]:
+    """Indices of the other dimensions."""
+    return [index for index, extent in zip(indices, buffer.shape) if extent != Int(1)]
 
 
 def _is_max(fold: Reduce) -> bool:
