@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,7 +218,3 @@ def _laid_out(call: EagerCall, made: torch.Tensor, shape: Sequence[int], strides
     if made.stride() == tuple(strides) or made.numel() < 2:
         return made
     return torch.empty_strided(shape, strides, dtype=made.dtype, device=made.device).copy_(made)
-
-
-#: For those who run graphs: a function of all arguments.
-Runner = Callable[[Sequence[Any]], list[Any]]

@@ -56,19 +56,21 @@ class CompiledGraph:
         self._lock = threading.Lock()
         self.structures: list[GraphStructure] = []
         self.bindings: OrderedDict[tuple[Any, ...], Binding] = OrderedDict()
+        #: Arguments that are numbers (0-dim tensors on the CPU) and decided something in any of the structures.
+        self._guarded: tuple[int, ...] = ()
         with no_garbage_collection():
             first = self._structure({})
         lowered = first.lowered
         self._sources = list(lowered.symbols.sources.values())
         self._constants = [_attribute(module, name) for name in lowered.constants]
-        if not self._sources and not lowered.guarded_numbers():
+        if not self._sources and not self._guarded:
             self._bind((), ())
         elif self._sources:
             self._serve_the_smallest(lowered)
 
     def _serve_the_smallest(self, lowered: LoweredGraph) -> None:
         """Kernels for small sizes differ (few rows of a matrix product): made now, and not at the first small batch."""
-        if lowered.guarded_numbers():
+        if self._guarded:
             return
         names = list(lowered.call.trace.symbols)
         smallest = tuple(max(1, min(lowered.symbols.ranges[name][0], 2) - 1) for name in names)
@@ -87,35 +89,52 @@ class CompiledGraph:
         lowered = GraphLowering(self.module.graph, self.device, self._find, hints, self.traced_on).lowered
         if self.options.strict and lowered.eager:
             raise NoLowering(_unsupported(lowered))
-        structure = structure_of(lowered, self._resolver.load, self.options.fuse)
+        structure = structure_of(lowered, self._resolver.load_all, self.options.fuse)
         self.structures.append(structure)
+        news = [n for n in lowered.guarded_numbers() if n not in self._guarded]
+        if news:
+            self._guarded += tuple(news)
+            self.bindings.clear()  # their keys have fewer numbers
         return structure
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs the graph."""
         sizes = tuple(int(arguments[n]) if d is None else arguments[n].shape[d] for n, d in self._sources)
-        guarded = self.structures[0].lowered.guarded_numbers()
-        numbers = tuple(arguments[n].item() for n in guarded) if guarded else ()
-        binding = self.bindings.get((sizes, numbers)) or self._bind(sizes, numbers)
+        binding = self.bindings.get((sizes, self._numbers(arguments))) or self._bind(sizes, arguments)
         return binding.run(arguments, self._constants)
 
-    def _bind(self, sizes: tuple[int, ...], numbers: tuple[Any, ...]) -> Binding:
-        """The plans for some sizes."""
-        key = (sizes, numbers)
+    def _numbers(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(arguments[n].item() for n in self._guarded)
+
+    def _bind(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Binding:
+        """The plans for some sizes, and for the numbers among the arguments where these decide something."""
         with self._lock, no_garbage_collection():
-            if key in self.bindings:
-                return self.bindings[key]
-            structure = next((s for s in self.structures if s.holds(sizes, s.lowered.values(sizes, numbers))), None)
-            if structure is None:
-                first = self.structures[0].lowered
-                named = {f"argument {n}": number for n, number in zip(first.guarded_numbers(), numbers)}
-                structure = self._structure({**dict(zip(first.call.trace.symbols, sizes)), **named})
-            values = structure.lowered.values(sizes, numbers)
+            numbers = self._numbers(arguments)
+            if (sizes, numbers) in self.bindings:
+                return self.bindings[sizes, numbers]
+            for structure in self.structures:
+                values = self._values(structure, sizes, numbers)
+                if structure.holds(sizes, values):
+                    break
+            else:
+                hints = dict(zip(self.structures[0].lowered.call.trace.symbols, sizes))
+                hints |= {f"argument {n}": one.item() for n, one in enumerate(arguments) if _is_number(one)}
+                structure = self._structure(hints)
+                numbers = self._numbers(arguments)  # the new structure may ask for more of them
+                values = self._values(structure, sizes, numbers)
             binding = Binding(structure, sizes, values, self.device)
-            self.bindings[key] = binding
+            self.bindings[sizes, numbers] = binding
             if len(self.bindings) > BINDINGS:
                 self.bindings.popitem(last=False)
             return binding
+
+    def _values(self, structure: GraphStructure, sizes: tuple[int, ...], numbers: tuple[Any, ...]) -> list[Any]:
+        known = dict(zip(self._guarded, numbers))
+        return structure.lowered.values(sizes, [known[n] for n in structure.lowered.guarded_numbers()])
+
+
+def _is_number(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.ndim == 0 and argument.device.type == "cpu"
 
 
 def _attribute(module: Any, path: str) -> torch.Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bringup.lowering import composed
 
 
 def _with_bias(gates: Tensor, bias: Tensor | None) -> Tensor:
@@ -77,35 +80,14 @@ def gru_cell_backward(
     return grad_input, grad_hidden, grad_hy * update, *biases
 
 
-def embedding_bag_backward(
-    grad: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    offset2bag: Tensor,
-    bag_size: Tensor,
-    maximum_indices: Tensor,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Tensor | None,
-    padding_idx: int = -1,
-) -> Tensor:
-    """The gradient of the table; a sparse one is left to eager PyTorch."""
-    if sparse:
+_embedding_bag_arguments = inspect.signature(composed.embedding_bag_backward)
+
+
+def embedding_bag_backward(*arguments: Any, **named: Any) -> Tensor:
+    """The gradient of the table, as eager composes it; a sparse one is left to eager PyTorch."""
+    if _embedding_bag_arguments.bind(*arguments, **named).arguments["sparse"]:
         return NotImplemented  # type: ignore[no-any-return]
-    return torch.ops.aten._embedding_bag_dense_backward.default(  # type: ignore[no-any-return]
-        grad,
-        indices,
-        offset2bag,
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    return composed.embedding_bag_backward(*arguments, **named)
 
 
 #: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.

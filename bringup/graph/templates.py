@@ -62,8 +62,13 @@ class SizedGraph:
 def remember(graph: CompiledGraph) -> None:
     """Offers a compiled graph to later ones; only graphs with open sizes are worth it."""
     if graph.structures[0].lowered.symbols.sources:
+        skeleton = _Outline(graph.module).skeleton()
         with _lock:
-            _templates.setdefault(_Outline(graph.module).skeleton(), []).append(weakref.ref(graph))
+            for key in list(_templates):
+                _templates[key] = [one for one in _templates[key] if one() is not None]
+                if not _templates[key]:
+                    del _templates[key]
+            _templates.setdefault(skeleton, []).append(weakref.ref(graph))
 
 
 def served_by_template(module: GraphModule, device: torch.device, options: Any) -> SizedGraph | None:

@@ -14,6 +14,8 @@ from bringup.jit.cpu_tensors import CpuTensors
 from bringup.jit.replay import Replay
 
 Compiled: TypeAlias = Callable[..., Sequence[Tensor]]
+#: Ops refuse wrong arguments, and PyTorch's traced tensors what only a run knows (their exceptions are RuntimeErrors).
+_OPS_RAISE = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, AssertionError)
 
 
 def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: int) -> Compiled | str:
@@ -26,9 +28,10 @@ def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: in
     replay = Replay(graph, values, device)
     try:
         module = _traced(replay)
-    except Exception as error:  # wrong arguments, or values that only a run knows: the ops themselves say which
+    except _OPS_RAISE as error:  # TorchScript then runs the ops themselves, which say what is wrong
         debug.say(1, f"a TorchScript group of {replay} is not traced: {type(error).__name__}: {error}")
-        return f"tracing failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        first_line = str(error).strip().partition("\n")[0]
+        return f"tracing failed: {type(error).__name__}: {first_line}"
     drawn = [str(node.target) for node in module.graph.nodes if _draws(node)]
     if drawn:
         return f"it draws random numbers: {', '.join(drawn)}"
@@ -75,7 +78,7 @@ def _compiled(module: GraphModule, replay: Replay) -> Compiled:
     module.recompile()
     run: Compiled = module  # a driver with a library of ops and no compiler
     if activation.active:
-        run = compile_fx_graph(module, replay.tensors)
+        run = compile_fx_graph(module)
 
     def call(*tensors: Tensor) -> list[Tensor]:
         given = (*tensors, *replay.constants)

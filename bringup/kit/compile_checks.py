@@ -15,6 +15,7 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ import torch._dynamo
 
 from bringup.kit.gaps import GAPS_FOLDER, Gap, load_gaps
 from bringup.kit.op_cases import Case, CaseResult, Status
-from bringup.kit.op_checks import OpReport, Progress, command, run_op_checks
+from bringup.kit.op_checks import OpReport, command, run_op_checks
 from bringup.kit.op_compare import Mismatch, Tolerance, compare, is_as_exact, tolerance_override
-from bringup.kit.op_samples import WIDE, Call, copy_to, take_samples, tensors_in
-from bringup.kit.op_verdicts import MESSAGE_LIMIT, SEED, UNINITIALISED, Setup, incoming_gradients
+from bringup.kit.op_samples import WIDE, Call, take_samples, tensors_in
+from bringup.kit.op_verdicts import MESSAGE_LIMIT, REFUSALS, SEED, UNINITIALISED, IncomingGradients, Setup
 
 KINDS = ("forward", "backward")
 #: Who judges a case: the workers find it by this name.
@@ -139,6 +140,7 @@ def _forward_forms(op: Any, call: Call) -> list[tuple[str, Form]]:
 
 def _gradients(op: Any, call: Call) -> Form:
     """Gradients of every differentiable input, for the same incoming gradient."""
+    incoming = IncomingGradients()
 
     def gradients(device: str, compiler: Callable[[Any], Any]) -> Any:
         mine = call.on(device)
@@ -148,8 +150,8 @@ def _gradients(op: Any, call: Call) -> Form:
         outputs = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
         if not outputs or not leaves:
             return len(outputs), []
-        incoming = copy_to(incoming_gradients(outputs), device)
-        return len(outputs), list(torch.autograd.grad(outputs, leaves, incoming, allow_unused=True))
+        given = incoming.of(outputs, device)
+        return len(outputs), list(torch.autograd.grad(outputs, leaves, given, allow_unused=True))
 
     return gradients
 
@@ -216,7 +218,7 @@ class _Comparison:
         try:
             compare(expected, actual, self.device, self.override, values=False)
             exact = self._run(None, WIDE)
-        except Exception:  # other shapes or dtypes, or no such op in float64
+        except (Mismatch, *REFUSALS):  # other shapes or dtypes, or no such op in float64
             return False
         return is_as_exact(expected, actual, exact)
 
@@ -231,35 +233,20 @@ def compile_gaps(device: str) -> list[Gap]:
 def run_compile_checks(
     device: str = "sim",
     kinds: Sequence[str] = ("forward",),
-    dtypes: Sequence[str] = ("float32",),
-    ops: Sequence[str] | None = None,
+    *,
     samples: int = 2,
-    workers: int | None = None,
     timeout: float = 120.0,
-    progress: Progress | None = None,
     gaps: str | Path | Sequence[Gap] | None = None,
-    driver: str | None = None,
+    **others: Any,
 ) -> OpReport:
-    """``run_op_checks`` with compiled operators; the device must be able to compile (sim: ``mode=kernels``)."""
+    """``run_op_checks``, which has the other arguments, with compiled operators.
+
+    The device must be able to compile (sim: ``mode=kernels``).
+    """
     if wrong := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"unknown kind {wrong[0]!r}; compiled operators have {', '.join(KINDS)}")
     declared = compile_gaps(device) if gaps is None else gaps
-    return run_op_checks(
-        device, kinds, dtypes, ops, samples, workers, timeout, progress, declared, driver, verdicts=VERDICTS
-    )
+    return run_op_checks(device, kinds, samples=samples, timeout=timeout, gaps=declared, verdicts=VERDICTS, **others)
 
 
-def main_compile(
-    driver: str,
-    device: str,
-    ops: str | None,
-    kinds: str,
-    dtypes: str,
-    samples: int,
-    workers: int | None,
-    timeout: float,
-    json_file: str | None,
-    gaps: str | None,
-) -> int:
-    """The command, as ``main_ops``."""
-    return command(run_compile_checks, driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
+main_compile = partial(command, run_compile_checks)

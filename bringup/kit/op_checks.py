@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,8 @@ def _defect_line(result: CaseResult) -> str:
     return f"{result.status.value} {result.case}: {first_line}"
 
 
-def main_ops(
+def command(
+    run: Callable[..., OpReport],
     driver: str = "sim",
     device: str | None = None,
     ops: str | None = None,
@@ -235,33 +237,15 @@ def main_ops(
     json_file: str | None = None,
     gaps: str | None = None,
 ) -> int:
-    """The command: lists are separated by commas; prints the summary, writes the JSON, gives the exit code.
+    """``run`` from the command line: lists are separated by commas; prints the summary, writes the JSON.
 
-    0: as declared. 1: an undeclared defect or an untrue gap. 2: the check could not run. ``driver="cpu"`` compares
-    the CPU with itself; ``device`` is the torch device where its name is not the driver's.
+    Gives the exit code. 0: as declared. 1: an undeclared defect or an untrue gap. 2: the check could not run.
+    ``driver="cpu"`` compares the CPU with itself; ``device`` is the torch device where its name is not the driver's.
     """
-    where = device or driver
-    return command(run_op_checks, driver, where, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
-
-
-def command(
-    run: Callable[..., OpReport],
-    driver: str,
-    device: str,
-    ops: str | None,
-    kinds: str,
-    dtypes: str,
-    samples: int,
-    workers: int | None,
-    timeout: float,
-    json_file: str | None,
-    gaps: str | None,
-) -> int:
-    """What ``main_ops`` says, for any run with the arguments of ``run_op_checks``."""
     try:
         with progress_display() as progress:
             report = run(
-                device=device,
+                device=device or driver,
                 kinds=_split(kinds),
                 dtypes=_split(dtypes),
                 ops=_split(ops) if ops else None,
@@ -280,6 +264,9 @@ def command(
         Path(json_file).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
         print(f"written: {json_file}")
     return report.exit_code
+
+
+main_ops = partial(command, run_op_checks)
 
 
 def _split(text: str) -> list[str]:

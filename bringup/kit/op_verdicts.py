@@ -42,6 +42,10 @@ NOT_UNIQUE = frozenset(
 )
 #: Which of equal elements is named is nobody's promise (without ``stable``): name → the argument that is ``dim``.
 TIES = {"sort": 1, "argsort": 1, "topk": 2, "kthvalue": 2, "mode": 1}
+#: Their gradients go to the elements that were named, also where no index is among the results.
+TIED_GRADIENTS = frozenset({*TIES, "msort"})
+#: What an op raises that does not take the dtype of its arguments.
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 SEED = 1234
 MESSAGE_LIMIT = 3000
 
@@ -145,7 +149,7 @@ class _Subject:
         try:
             compare(expected, actual, self.device, self.override, values=False)
             exact = self.seeded(WIDE)
-        except Exception:  # other shapes or dtypes, or no such op in float64
+        except (Mismatch, *REFUSALS):  # other shapes or dtypes, or no such op in float64
             return False
         return is_as_exact(expected, actual, exact)
 
@@ -329,16 +333,17 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
     for index, sample in _samples(op, case, setup, requires_grad=True):
         result.sample = index
         call = Call.of(op, sample)
+        incoming = IncomingGradients()
 
-        def gradients(device: str, call: Call = call) -> Any:
+        def gradients(device: str, call: Call = call, incoming: IncomingGradients = incoming) -> Any:
             mine = call.on(device)
             leaves = [t for t in mine.tensors() if t.requires_grad]
             value = call.finish(op.gradcheck_wrapper(op.op, *mine.args, **mine.kwargs))
             outputs = [t for t in tensors_in(value) if t.requires_grad]
             if not outputs or not leaves:
                 return len(outputs), []
-            incoming = copy_to(incoming_gradients(outputs), device)
-            return len(outputs), list(torch.autograd.grad(outputs, leaves, incoming, allow_unused=True))
+            given = incoming.of(outputs, device)
+            return len(outputs), list(torch.autograd.grad(outputs, leaves, given, allow_unused=True))
 
         subject = _Subject(gradients, setup.device, override)
         expected = subject.on_cpu()
@@ -346,7 +351,7 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
         try:
             subject.check(expected, comparable, random)
         except Mismatch:
-            if op_name(op) not in TIES or call.kwargs.get("stable"):
+            if op_name(op) not in TIED_GRADIENTS or call.kwargs.get("stable"):
                 raise
             # Equal elements have changed places, and their gradients with them.
             ordered = _Subject(lambda d: [g.flatten().sort()[0] for g in gradients(d)[1]], setup.device, override)
@@ -355,11 +360,30 @@ def _check_backward(op: Any, case: Case, setup: Setup, result: CaseResult) -> No
     result.sample = None
 
 
-def incoming_gradients(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A gradient for each output: numbers that depend on its shape and dtype alone."""
-    generator = torch.Generator().manual_seed(SEED)
-    with _disable_current_modes():  # these numbers are ours, not the operator's
-        return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in outputs]
+class IncomingGradients:
+    """A gradient for each output of a call: numbers that depend on its shape and dtype alone.
+
+    A second opinion in float64 gets the numbers of the run that it judges, only wider: of its own dtype it would draw
+    others, and agree with nobody.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: list[torch.Tensor] = []
+
+    def of(self, outputs: list[torch.Tensor], device: str) -> list[torch.Tensor]:
+        """Them, on the device.
+
+        >>> one = IncomingGradients()
+        >>> half = one.of([torch.ones(3, dtype=torch.half)], "cpu")
+        >>> torch.equal(half[0].double(), one.of([torch.ones(3, dtype=torch.double)], WIDE)[0])
+        True
+        """
+        if device != WIDE:
+            generator = torch.Generator().manual_seed(SEED)
+            with _disable_current_modes():  # these numbers are ours, not the operator's
+                self._drawn = [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in outputs]
+        given: list[torch.Tensor] = copy_to(self._drawn, device)
+        return given
 
 
 def _check_error(op: Any, case: Case, setup: Setup, result: CaseResult) -> None:

@@ -119,8 +119,16 @@ def scatter_value_reduced(call: Call, self: Tensor, dim: int, index: Tensor, val
 
 @lowering("aten::scatter_add")
 def scatter_add(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
-    """Sums of what the index sends to the same place."""
-    scatter_into(call, start_from(call, self), dim, index, src, "add")
+    """Sums of what the index sends to the same place; halves add up in float32, as on the CPU."""
+    wide = opmath(self.dtype)
+    out = start_from(call, self)
+    if wide is out.dtype or index.numel == 0:
+        scatter_into(call, out, dim, index, src, "add")
+        return
+    total = call.temporary(wide, out.shape)
+    copy(call, total, out)
+    scatter_into(call, total, dim, index, src, "add")
+    copy(call, out, total)
 
 
 def neutral(out: Tensor, reduce: str) -> bool | int | float:

@@ -254,44 +254,42 @@ def channels_last_stays() -> None:
 
 
 # ---- threads and modes ----
-@strict
-def eight_threads_with_new_shapes() -> None:
+def on_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs work(0), work(1) … at the same time; fails with the first of their errors."""
     failures: list[str] = []
 
-    def work(number: int) -> None:
+    def guarded(number: int) -> None:
         try:
-            for n in range(1, 12):
-                x = plain(n + number % 3, n + 1, seed=number)
-                for function in (SAMPLE["add"], SAMPLE["gelu"], SAMPLE["softmax"], SAMPLE["matmul"], SAMPLE["sum"]):
-                    close(function(x.to(DEVICE)), function(x), f"thread {number}, {n}")
+            work(number)
         except BaseException:
             failures.append(traceback.format_exc())
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
+
+
+@strict
+def eight_threads_with_new_shapes() -> None:
+    def work(number: int) -> None:
+        for n in range(1, 12):
+            x = plain(n + number % 3, n + 1, seed=number)
+            for function in (SAMPLE["add"], SAMPLE["gelu"], SAMPLE["softmax"], SAMPLE["matmul"], SAMPLE["sum"]):
+                close(function(x.to(DEVICE)), function(x), f"thread {number}, {n}")
+
+    on_threads(8, work)
 
 
 @strict
 def backward_on_many_threads() -> None:
-    failures: list[str] = []
-
     def work(number: int) -> None:
-        try:
-            for n in range(2, 8):
-                agree(lambda x: (functional.gelu(x) @ x.mT).logsumexp(0), leaf(n, number + 2))
-        except BaseException:
-            failures.append(traceback.format_exc())
+        for n in range(2, 8):
+            agree(lambda x: (functional.gelu(x) @ x.mT).logsumexp(0), leaf(n, number + 2))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    on_threads(4, work)
 
 
 @strict

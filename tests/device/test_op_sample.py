@@ -62,6 +62,6 @@ def test_on_generated_kernels(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("BRINGUP_SIM", "threads=1")
     dtypes = ("float32", "int64", "bfloat16")
     report = run(device, ops=SAMPLED_OPS, kinds=("forward", "backward", "error"), dtypes=dtypes, samples=2)
-    assert not [gap for gap in report.gaps if gap.kind != "error"]
+    assert not [gap for gap in report.gaps if gap.kind != "error" and {"*", *dtypes} & set(gap.dtypes)]
     for case, at_least in ((("forward", "float32"), 65), (("backward", "float32"), 50), (("forward", "int64"), 55)):
         assert report.counts()[case]["pass"] >= at_least, report.summary()

@@ -47,6 +47,7 @@ VARIANTS = {
     "shard of 8 bytes": sim("partitions=3,placement=shard,shard_block=8", "partitions", device="sim:1"),
     "replicate": sim("partitions=4,placement=replicate", "partitions"),
     "single": sim("partitions=4,placement=single", "partitions"),
+    "library": sim("mode=library"),
     "trap": sim("trap=1", "flat", "trap"),
     "small": sim("devices=1,memory=64M"),
     "edge_npu": sim("profile=edge_npu", device="sim:1"),

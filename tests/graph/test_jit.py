@@ -391,6 +391,26 @@ def test_an_error_on_the_device_names_the_groups_ops(when: str, monkeypatch: pyt
         scripted(*inputs)
 
 
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("first\nsecond"), KeyError("ours")])
+def test_what_tracing_raises_is_the_reason_unless_it_is_our_mistake(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bringup.jit import compile_group as module
+
+    def fails(replay: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(module, "_traced", fails)
+    graph = torch._C.parse_ir("graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)")
+    if isinstance(error, KeyError):
+        with pytest.raises(KeyError):
+            module.compile_group(graph, [torch.ones(2)], 0)
+    else:
+        first_line = str(error).partition("\n")[0]
+        reason = f"tracing failed: {type(error).__name__}: {first_line}"
+        assert module.compile_group(graph, [torch.ones(2)], 0) == reason
+
+
 def test_after_disable_nothing_runs_on_the_device() -> None:
     bringup.jit.enable(driver="sim")
     inputs = torch.randn(5), torch.randn(5)

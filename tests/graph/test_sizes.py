@@ -44,8 +44,8 @@ def test_a_batch_of_1_to_64(gradients: bool, compiled: Compile, numbers: Any, de
     for batch in batches:
         found = results(run, batch)
         counts.append(kernels_compiled())
-        for one, other in zip(found, expected[batch]):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        for one, other in zip(found, expected[batch]):  # on the CPU: comparing compiles kernels, too
+            torch.testing.assert_close(one.cpu(), other.cpu(), rtol=1e-5, atol=1e-5)
     assert graphs() <= 2
     assert counts == counts[:1] * len(batches), dict(zip(batches, counts))
 

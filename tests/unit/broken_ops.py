@@ -25,9 +25,14 @@ def _samples(op: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_:
     yield SampleInput(torch.arange(1.0, 13.0, device=device).view(3, 4).t().detach().requires_grad_(requires_grad))
 
 
+def _long_sample(op: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Iterator[SampleInput]:
+    yield SampleInput(torch.ones(40, device=device, requires_grad=requires_grad))
+
+
 def _op(name: str, function: Callable[..., Any], **options: Any) -> OpInfo:
     options = {"supports_out": False, "method_variant": None, "inplace_variant": None, **options}
-    return OpInfo(name, op=function, dtypes=_dispatch_dtypes((torch.float32,)), sample_inputs_func=_samples, **options)
+    options.setdefault("sample_inputs_func", _samples)
+    return OpInfo(name, op=function, dtypes=_dispatch_dtypes((torch.float32,)), **options)
 
 
 class _FromCall:
@@ -84,13 +89,19 @@ def _spoiled_out(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.T
 
 
 class _WrongGradient(torch.autograd.Function):
+    factor = 3.0
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-        return grads[0] * 3
+    @classmethod
+    def backward(cls, ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] * cls.factor
+
+
+class _CoarseGradient(_WrongGradient):
+    factor = 1.99
 
 
 def _different_each_call(x: torch.Tensor) -> torch.Tensor:
@@ -128,6 +139,7 @@ OPS = [
     _op("inplace_elsewhere", _double, inplace_variant=_FromCall(lambda x: x.mul_(2), _out_of_place, calls=1)),
     _op("ignores_out", _FromCall(_double_out, _wrong_out, calls=5), supports_out=True),
     _op("wrong_gradient", _FromCall(_double, _WrongGradient.apply)),
+    _op("exact_gradient", _FromCall(_CoarseGradient.apply, _double), sample_inputs_func=_long_sample),
     _op("ignores_seed", _FromCall(_noise, _noise_without_seed)),
     _op("other_error", _FromCall(_raise, _raise_type_error, calls=1), **_ERRORS),
     _op("no_error", _FromCall(_raise, _double, calls=1), **_ERRORS),

@@ -14,6 +14,7 @@ from bringup.kit.op_cases import Case, CaseResult, Status, list_cases, load_op_l
 from bringup.kit.op_checks import OpReport, main_ops, run_op_checks
 from bringup.kit.op_compare import Mismatch, check_distribution, compare, is_as_exact, tolerance_override
 from bringup.kit.op_samples import WIDE, copy_to
+from bringup.kit.op_verdicts import IncomingGradients
 from bringup.kit.op_workers import OpCheckError
 
 BROKEN = "tests.unit.broken_ops:OPS"
@@ -260,6 +261,38 @@ def test_the_second_opinion_asks_who_is_closer(dtype: torch.dtype) -> None:
     assert not is_as_exact(off_by(2), off_by(20), exact)
     assert not is_as_exact(off_by(20), off_by(2).index_fill(0, torch.tensor(0), float("nan")), exact)
     assert not is_as_exact(off_by(20), off_by(2).to(wide), exact)
+
+
+def test_the_second_opinion_on_terms_that_cancel() -> None:
+    """Where the exact result is zero, the errors themselves are what is compared, and they fall either way."""
+    exact = torch.tensor([0.0, 1e-9, 0.5], dtype=torch.float64)
+
+    def off_by(*errors: float) -> torch.Tensor:
+        return (exact + torch.tensor(errors)).bfloat16()
+
+    cpu = off_by(0.0, 0.002, 0.0)
+    assert is_as_exact(cpu, off_by(0.0039, -0.0039, 0.0), exact)
+    assert not is_as_exact(cpu, off_by(0.0041, 0.0, 0.0), exact)
+    assert not is_as_exact(off_by(0.0, 0.008, 0.0), off_by(0.0, 0.0, 0.0156), exact), "no zero, no grace"
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", Status.FAIL), ("cpu:0", Status.PASS)])
+def test_a_gradient_that_is_closer_to_float64_than_the_cpus(device: str, expected: Status) -> None:
+    """Nobody asks for a second opinion on the plain CPU; ``cpu:0`` counts as a device."""
+    report = run_op_checks(device, kinds=("backward",), ops=["exact_gradient"], op_list=BROKEN, workers=1)
+    assert [result.status for result in report.results] == [expected]
+
+
+def test_the_second_opinion_gets_the_gradients_that_were_drawn() -> None:
+    incoming = IncomingGradients()
+    like = torch.ones(40, dtype=torch.float16)
+    (drawn,) = incoming.of([like], "cpu")
+    (wide,) = incoming.of([like.double()], WIDE)
+    assert drawn.dtype == like.dtype
+    assert wide.dtype == torch.float64
+    assert torch.equal(wide, drawn.double())
+    (others,) = incoming.of([like.double()], "cpu")
+    assert not torch.equal(others, wide), "what float64 draws by itself"
 
 
 def test_in_the_second_opinion_complex_numbers_are_wide_too() -> None:

@@ -6,7 +6,6 @@ loads), settle (values out of memory), emit (back to a launch), order and greedy
 """
 
 from bringup.graph.fusion.greedy import fuse_steps
-from bringup.graph.fusion.steps import Decision, Fused, Memory, Opaque, Step
-from bringup.ir.fuse import Limits
+from bringup.graph.fusion.steps import Decision, Fused, Limits, Memory, Opaque, Step
 
 __all__ = ["Decision", "Fused", "Limits", "Memory", "Opaque", "Step", "fuse_steps"]

@@ -14,10 +14,9 @@ from bringup.graph.fusion.order import Order, bits
 from bringup.graph.fusion.piece import Piece, Workshop
 from bringup.graph.fusion.regrid import renamed
 from bringup.graph.fusion.settle import checks, settled
-from bringup.graph.fusion.steps import Decision, Fused, Memory, Opaque, Refused, Step, need
+from bringup.graph.fusion.steps import Decision, Fused, Limits, Memory, Opaque, Refused, Step, need
 from bringup.graph.fusion.weight import weight
 from bringup.ir.expr import Load
-from bringup.ir.fuse import Limits
 from bringup.ir.index import Index
 from bringup.ir.kernel import Contract, Kernel
 from bringup.ir.verify import VerifyError, verify

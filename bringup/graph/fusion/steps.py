@@ -12,6 +12,14 @@ Memory: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a target allows a fused kernel."""
+
+    pointers: int = 16
+    local_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True)
 class Opaque:
     """A step that is no kernel (an eager op): nothing moves across it on the memories that it touches."""
 

@@ -1,7 +1,5 @@
 """Properties over random kernels: every part of the IR agrees with every other."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +7,8 @@ from hypothesis import given, settings
 from bringup.ir.bad_kernels import bad_kernels
 from bringup.ir.bits import same_bits
 from bringup.ir.cost import cost
-from bringup.ir.expr import Binary
-from bringup.ir.fuse import Limits, Refusal, fuse
 from bringup.ir.interpret import run
 from bringup.ir.interpret_scalar import run_scalar
-from bringup.ir.kernel import Axis, Kernel, Store
 from bringup.ir.parser import parse
 from bringup.ir.printer import kernel_text
 from bringup.ir.random_kernel import cases
@@ -69,36 +64,6 @@ def test_cost_bounds_what_happens(case):
     assert counts.transcendentals <= numbers.transcendentals
     assert read <= numbers.read
     assert written <= numbers.written
-
-
-@given(cases(functions=True))
-@SOME
-def test_fused_equals_unfused(case):
-    """A random producer and a consumer that turns its result around: one kernel or two, the same bits."""
-    producer = case.kernel
-    result = producer.buffer("result")
-    axes = tuple(Axis(f"q{at}", extent) for at, extent in enumerate(result.shape))
-    here = tuple(axis.var for axis in axes)
-    consumer = Kernel(
-        "turn",
-        sizes=producer.sizes,
-        buffers=(replace(result, role="in"), replace(result, name="turned", shape=result.shape[::-1], role="out")),
-        axes=axes,
-        body=(Store("turned", here[::-1], Binary("max", result[here], result[here])),),
-    )
-    verify(consumer)
-    fused = fuse(producer, consumer, "result", limits=Limits(pointers=99, local_bytes=1 << 20))
-    outputs = [buffer for buffer in producer.buffers if buffer.role != "in"]
-    if len(outputs) > 1 or outputs[0].role == "inout":
-        assert isinstance(fused, Refusal)
-        return
-    assert isinstance(fused, Kernel), fused
-    arrays = case.fresh_inputs()
-    apart, together = (np.zeros(arrays["result"].shape[::-1], result.dtype.storage) for _ in range(2))
-    run(fused, {**case.fresh_inputs(), "turned": together}, case.sizes, case.params)
-    run(producer, arrays, case.sizes, case.params)
-    run(consumer, {"result": arrays["result"], "turned": apart}, case.sizes)
-    assert same_bits(apart, together, result.dtype)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=[bad.what for bad in BAD])
