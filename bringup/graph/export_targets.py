@@ -58,6 +58,11 @@ def target_names() -> list[str]:
     return sorted({HOST, *_OURS, *_registered, *(driver.name for driver in runtime.active_drivers())})
 
 
+def is_driver(name: str) -> bool:
+    """Whether a target is a driver, whose models are files that its device loads."""
+    return name not in _registered
+
+
 def find_target(name: str | None) -> ExportTarget:
     """The target of a name; None is the first active driver."""
     drivers = {driver.name: driver for driver in runtime.active_drivers()}

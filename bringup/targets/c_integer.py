@@ -10,8 +10,8 @@ from bringup.targets.c_value import bits_of, ctype
 
 _FLOOR = """static inline {T} bu_{op}_{k}({T} a, {T} b) {{
   if (b == 0) return {zero};
-{minus_one}  {T} q = a / b, r = a - q * b;
-{fix}  return {result};
+{minus_one}  {T} q = a / b;
+{rest}{fix}  return {result};
 }}
 """
 
@@ -47,6 +47,7 @@ def division(op: str, kind: str) -> str:
         op=op,
         zero=f"({ctype(kind)})-1" if quotient else "a",
         minus_one=minus_one,
+        rest="" if quotient and not fix else f"  {ctype(kind)} r = a - q * b;\n",
         fix=fix,
         result="q" if quotient else "r",
     )
@@ -121,7 +122,7 @@ def philox(bits: int) -> str:
 _PHILOX_VECTOR = """static inline {R} bu_philox{bits}x{n}(uint64_t seed, uint64_t offset, {V} counter) {{
   const uint64_t low = 0xFFFFFFFFu;
   {V} block = counter >> {shift}, c0 = block & low, c1 = block >> 32;
-  {V} c2 = ({V}){{}} + (offset & low), c3 = ({V}){{}} + (offset >> 32);
+  {V} c2 = ({V}){{0}} + (offset & low), c3 = ({V}){{0}} + (offset >> 32);
   uint64_t k0 = seed & low, k1 = seed >> 32;
   for (int round = 0; round < 10; round++) {{
     {V} p0 = c0 * 0xD2511F53u, p1 = c2 * 0xCD9E8D57u;

@@ -39,9 +39,9 @@ class Operations(Scopes):
             if value.lanes == lanes:
                 text = f"__builtin_convertvector({value.text}, {vector})"
             elif value.kind == "bool":
-                text = f"({vector}){{}} - ({value.text})"
+                text = f"({vector}){{0}} - ({value.text})"
             else:
-                text = f"{value.text} - ({vector}){{}}"  # not +: 0.0 + -0.0 is 0.0
+                text = f"{value.text} - ({vector}){{0}}"  # not +: 0.0 + -0.0 is 0.0
             found = self.declare(text, value.kind, lanes, value.depth, mask_bits)
             self.stack[found.depth].memo[key] = found
         return found
@@ -75,14 +75,14 @@ class Operations(Scopes):
             text = self.call(op, kind, lanes, x.text) if dtype.is_float else f"({x.text} < 0)"
             return self.declare(text, "bool", lanes, x.depth, bits_of(kind))
         if dtype is boolean:  # not
-            return self.declare(f"!{x.text}" if lanes == 1 else f"~{x.text}", "bool", lanes, x.depth, x.mask_bits)
+            return self.declare(f"(!{x.text})" if lanes == 1 else f"~{x.text}", "bool", lanes, x.depth, x.mask_bits)
         if dtype.is_float:
             text = f"(-{x.text})" if op == "neg" else self.call(op, kind, lanes, x.text)
             if dtype.is_half and op in _EXACT_IN_HALF:
                 return self.declare(text, kind, lanes, x.depth)
             return self.narrowed(x, dtype, text, lanes, x.depth)
-        zero = "0" if lanes == 1 else f"({x.ctype}){{}}"
-        negative = f"({x.ctype})({'0' if lanes == 1 else f'({unsigned}){{}}'} - ({unsigned}){x.text})"
+        zero = "0" if lanes == 1 else f"({x.ctype}){{0}}"
+        negative = f"({x.ctype})({'0' if lanes == 1 else f'({unsigned}){{0}}'} - ({unsigned}){x.text})"
         if op == "neg":
             text = negative
         elif op == "not":
@@ -135,10 +135,10 @@ class Operations(Scopes):
             "xor": f"({x} ^ {y})",
             "ne": f"({x} ^ {y})",
             "eq": f"({inverted}({x} ^ {y}))",
-            "lt": f"({inverted}{x} & {y})",
-            "le": f"({inverted}{x} | {y})",
-            "gt": f"({x} & {inverted}{y})",
-            "ge": f"({x} | {inverted}{y})",
+            "lt": f"(({inverted}{x}) & {y})",
+            "le": f"(({inverted}{x}) | {y})",
+            "gt": f"({x} & ({inverted}{y}))",
+            "ge": f"({x} | ({inverted}{y}))",
         }[op]
         return self.declare(text, "bool", lanes, depth)
 
@@ -176,7 +176,7 @@ class Operations(Scopes):
         suffix = "ULL" if width == 64 else "u"
         amount = f"(({unsigned}){y} & {width - 1}{suffix})"
         fits = f"(({unsigned}){y} < {dtype.bits}{suffix})"
-        zero = "0" if lanes == 1 else f"({own}){{}}"
+        zero = "0" if lanes == 1 else f"({own}){{0}}"
         if op == "shl":
             return self.chosen(fits, f"(({own})(({unsigned}){x} << {amount}))", zero, kind, lanes)
         moved = f"({x} >> {amount if lanes == 1 else f'({own}){amount}'})"
@@ -193,7 +193,7 @@ class Operations(Scopes):
         if source == target:
             return x
         if target is boolean:
-            zero = "0" if lanes == 1 else f"({x.ctype}){{}}"
+            zero = "0" if lanes == 1 else f"({x.ctype}){{0}}"
             return self.declare(f"({x.text} != {zero})", "bool", lanes, x.depth, bits_of(x.kind))
         if source is boolean:
             return self._from_bool(x, kind)

@@ -133,8 +133,8 @@ def _macros(dtype: str, lanes: int) -> dict[str, Callable[..., str]]:
     }
     if lanes > 1:
         table |= {
-            "K": lambda c: f"(({scalar['F']}){c} - ({kind['F']}){{}})",
-            "N": lambda c: f"(({kind['I']}){{}} + ({scalar['I']}){c})",
+            "K": lambda c: f"(({scalar['F']}){c} - ({kind['F']}){{0}})",
+            "N": lambda c: f"(({kind['I']}){{0}} + ({scalar['I']}){c})",
             "BITS": lambda x: f"(({kind['I']})({x}))",
             "UBITS": lambda x: f"(({kind['U']})({x}))",
             "FLOAT": lambda x: f"(({kind['F']})({x}))",

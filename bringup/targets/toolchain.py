@@ -59,7 +59,7 @@ CONTRACTION_FLAGS = (
     "-fno-crossjumping",
     "-fira-region=one",
 )
-_CONTRACTION = " bu_tile("  # the function that chooses a micro-kernel
+_MICRO_KERNEL = " bu_tile_"
 _NAMES = ("cc", "gcc", "clang")
 _SHOWN_LINES = 30
 _ROOM = 16 << 20
@@ -181,6 +181,15 @@ def _spelled(command: tuple[str, ...], march: str) -> list[str]:
 
 
 # ---- compiling ----
+def is_contraction(text: str) -> bool:
+    """Whether CONTRACTION_FLAGS are for this source.
+
+    >>> is_contraction("static void bu_tile_12(int64_t kc, …")
+    True
+    """
+    return _MICRO_KERNEL in text
+
+
 def compile_c(text: str, target: Target, extra_flags: Sequence[str] = ()) -> bytes:
     """The shared object of a C text; may be called from many threads and processes.
 
@@ -188,7 +197,7 @@ def compile_c(text: str, target: Target, extra_flags: Sequence[str] = ()) -> byt
     compiler's own time this costs about 1 ms. Raises CompileError, or CompilerMissing.
     """
     command = find_compiler()
-    passes = CONTRACTION_FLAGS if _CONTRACTION in text and _is_gcc(command) else ()
+    passes = CONTRACTION_FLAGS if is_contraction(text) and _is_gcc(command) else ()
     flags = [*_all_flags(command, target), *passes, *extra_flags]
     with tempfile.TemporaryDirectory(prefix="bringup-cc-", dir=_memory_directory()) as folder:
         output = os.path.join(folder, "kernel.so")

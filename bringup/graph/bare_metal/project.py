@@ -39,6 +39,8 @@ def write_project(model: Model, options: BareMetal, folder: Path, examples: Sequ
         "memory.c": runtime.memory_functions(),
         "Makefile": makefile(model, options, spec.ram_bytes),
     }
+    if "d" not in spec.extensions:
+        files["square_root.c"] = runtime.square_root()
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
@@ -64,6 +66,7 @@ def makefile(model: Model, options: BareMetal, ram: int) -> str:
     if isa.endswith("v"):
         cpu += f",vlen={options.vector or 128},elen=64,vext_spec=v1.0"
     vector = f" {name}_vector.S" if model.kernels.assembly else ""
+    roots = " square_root.c" if isa.startswith("rv32") else ""
     letters = f"-march={march.partition('_')[0]}"  # with more, gcc names the library of another core
     return f"""# {name} for {isa}. With another compiler:
 #   make CROSS_COMPILE=riscv64-unknown-elf-                   gcc (the default)
@@ -82,7 +85,7 @@ LIBRARIES := -nostdlib $(if $(findstring gcc,$(CC)),$(shell $(CC) {letters} -mab
 endif
 FLAGS := {" ".join(FLAGS)} -ffunction-sections -Wall -Wextra
 QEMU ?= {qemu}
-SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c crt0.S
+SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c{roots} crt0.S
 
 .PHONY: all run clean
 all: {name}.elf

@@ -26,6 +26,8 @@ F fma(F a, F b, F c) {
 F fma(F a, F b, F c) {
 #if defined(__FP_FAST_FMAF) || __riscv_flen >= 32
   return __builtin_fmaf(a, b, c);
+#elif defined(__riscv)
+  return soft_fma(a, b, c);  // double would be in software, too
 #else
   // The product is exact in double; the sum is rounded to odd, so that the rounding to float is the only one.
   double product = (double)a * (double)b, wide = c, sum = product + wide, part = sum - product;

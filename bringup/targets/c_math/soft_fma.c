@@ -78,3 +78,43 @@ static __attribute__((noinline, unused)) F soft_fma(F a, F b, F c) {
   x.bits |= sign << 63;
   return x.value;
 }
+
+//! f32
+static __attribute__((noinline, unused)) F soft_fma(F a, F b, F c) {
+  union { float value; uint32_t bits; } x = { a }, y = { b }, z = { c };
+  int ex = (int)(x.bits >> 23) & 255, ey = (int)(y.bits >> 23) & 255, ez = (int)(z.bits >> 23) & 255;
+  uint64_t mx = x.bits & 0x7fffff, my = y.bits & 0x7fffff, mz = z.bits & 0x7fffff;
+  if (ex == 255 || ey == 255 || !(ex | mx) || !(ey | my)) return a * b + c;
+  if (ez == 255) return c;
+  uint32_t sign = (x.bits ^ y.bits) >> 31, negative = z.bits >> 31;
+  if (ex) mx |= 1 << 23; else ex = 1;
+  if (ey) my |= 1 << 23; else ey = 1;
+  if (ez) mz |= 1 << 23; else ez = 1;
+  for (; !(mx >> 23); ex--) mx <<= 1;
+  for (; !(my >> 23); ey--) my <<= 1;
+  if (mz) for (; !(mz >> 23); ez--) mz <<= 1;
+  // Both as value · 2^exponent with the leading one at bit 60 or 61: what is shifted out never cancels.
+  uint64_t sum = (mx * my) << 14, addend = mz << 37;
+  int exponent = ex + ey - 314, shift = mz ? exponent - (ez - 187) : 0;
+  uint64_t *small = shift > 0 ? &addend : &sum;
+  if (shift < 0) { exponent -= shift; shift = -shift; }
+  if (shift > 63) *small = *small != 0;
+  else if (shift) *small = (*small >> shift) | (*small << (64 - shift) != 0);
+  if (sign == negative) sum += addend;
+  else if (sum >= addend) sum -= addend;
+  else { sum = addend - sum; sign = negative; }
+  if (!sum) return 0;
+  int top = 63 - __builtin_clzll(sum), biased = exponent + top + 127;
+  int drop = top - 23 + (biased < 1 ? 1 - biased : 0);
+  uint64_t kept = 0;
+  if (drop <= 0) kept = sum << -drop;
+  else if (drop < 64) {
+    uint64_t rest = sum << (64 - drop), half = 1ull << 63;
+    kept = sum >> drop;
+    kept += rest > half || (rest == half && (kept & 1));
+  }
+  x.bits = (uint32_t)kept + ((uint32_t)(biased < 1 ? 0 : biased - 1) << 23);
+  if (biased > 254 || x.bits > 0x7f800000) x.bits = 0x7f800000;
+  x.bits |= sign << 31;
+  return x.value;
+}
