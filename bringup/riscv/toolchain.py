@@ -113,7 +113,7 @@ def _find(family: str | None, chosen: str, path: str) -> Toolchain:
         return Toolchain((program, *words[1:]), kind)
     for kind in ("zig", "clang", "gcc") if family is None else (family,):
         if kind == "zig" and importlib.util.find_spec("ziglang"):
-            return Toolchain((sys.executable, "-m", "ziglang", "cc"), kind)
+            return Toolchain(_zig(), kind)
         names = {"clang": ("clang-19", "clang"), "gcc": ("riscv64-unknown-elf-gcc", "riscv64-elf-gcc")}.get(kind, ())
         for name in names:
             program = shutil.which(name, path=path)
@@ -132,6 +132,16 @@ def _library_of_gcc(command: tuple[str, ...], isa: str) -> str:
     _, _, march, abi = _ISAS[isa]
     asked = [*command, f"-march={march.partition('_')[0]}", f"-mabi={abi}", "-print-libgcc-file-name"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _zig() -> tuple[str, ...]:
+    """The program in the package: to start it by ``python -m ziglang`` would start Python first."""
+    spec = importlib.util.find_spec("ziglang")
+    places = spec.submodule_search_locations if spec else None
+    program = Path(places[0], "zig") if places else None
+    if program is not None and os.access(program, os.X_OK):
+        return str(program), "cc"
+    return sys.executable, "-m", "ziglang", "cc"
 
 
 @functools.lru_cache(maxsize=16)
