@@ -163,6 +163,8 @@ class Driver:
     ops: Mapping[str, Callable[..., None]] = {}
     #: The file that lists the functions of the chip's own library, ``ops.toml``: see docs/vendor_ops.md.
     op_table: ClassVar[Path | None] = None
+    #: Whether ``compile`` takes a source with several kernels, of which ``load`` finds each by its entry.
+    compiles_together: ClassVar[bool] = False
 
     # ---- required ----
     @required

@@ -114,6 +114,18 @@ class KernelCache:
             self.hits += 1
         return data
 
+    def has(self, key: str) -> bool:
+        """Whether there is something under a key, without reading or counting it."""
+        if key in self._memory:
+            return True
+        if not self._open():
+            return False
+        try:
+            os.stat(key + _SUFFIX, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def put(self, key: str, data: bytes) -> None:
         """Stores bytes for other processes; where that fails, for this one."""
         if self._open() and self._write(key, data):

@@ -118,7 +118,7 @@ def _find(op: str) -> tuple[Lowering, int] | None:
     return _lowerings().get(op)
 
 
-def _load_none(device: int, kernels: Sequence[Any]) -> list[None]:
+def _load_none(device: int, kernels: Sequence[Any]) -> list[Any]:
     return [None] * len(kernels)
 
 

@@ -72,7 +72,7 @@ class LoadedModel:
         self._program, self._constants = program, list(constants)
         self._arguments = Arguments(program, device)
         with no_garbage_collection():
-            self._structures = structures_of(program, device, activation.active[0].load)
+            self._structures = structures_of(program, device, activation.active[0].load_all)
         self._bindings: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
         self._lock = threading.Lock()
         self._turn = threading.Lock()

@@ -9,7 +9,7 @@ import torch
 from bringup.graph.artifact import ArtifactError
 from bringup.graph.lowered import LoweredGraph
 from bringup.graph.program import GraphProgram, KernelCall, Variant
-from bringup.graph.structure import GraphStructure, Load, structure_of
+from bringup.graph.structure import GraphStructure, LoadAll, structure_of
 from bringup.graph.symbols import Symbols
 from bringup.graph.values import Held, NumberSource
 from bringup.ir.dtypes import uint8
@@ -23,10 +23,12 @@ from bringup.lowering.symbolic import Dim, IntLike, Trace
 _TRUE = {"eq": 0, "ne": 1, "lt": -1, "le": 0, "gt": 1, "ge": 0}
 
 
-def structures_of(program: GraphProgram, device: torch.device, load: Load) -> list[GraphStructure]:
+def structures_of(program: GraphProgram, device: torch.device, load_all: LoadAll) -> list[GraphStructure]:
     """Every variant, with its kernels verified and on the device."""
     try:
-        return [structure_of(_Variant(program, variant, device).lowered(), load, False) for variant in program.variants]
+        return [
+            structure_of(_Variant(program, variant, device).lowered(), load_all, False) for variant in program.variants
+        ]
     except VerifyError as error:
         raise ArtifactError(f"a kernel breaks a rule: {error}") from error
 

@@ -20,7 +20,7 @@ from bringup.graph.fusion.steps import Step
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.lowering.call import ForeignKernel, Launch
-from bringup.lowering.loader import rendered, target_of
+from bringup.lowering.rendering import rendered, target_of
 
 Mode: TypeAlias = Literal["trace", "compile", "codegen", "simulate", "eager"]
 MODES: tuple[str, ...] = get_args(Mode)

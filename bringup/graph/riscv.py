@@ -21,6 +21,7 @@ from bringup.graph.bare_metal.sources import Model
 from bringup.graph.bare_metal.static_program import StaticProgram, Tensor, static_program
 from bringup.graph.export_targets import export_target, kernel_device
 from bringup.graph.exported import constant_bytes, program_of
+from bringup.graph.exported_decompositions import batch_norm_in_evaluation
 from bringup.graph.exported_trace import TracedModel
 from bringup.graph.program import GraphProgram
 
@@ -135,7 +136,9 @@ def program_from_graph(
 
     given = [one.detach() if isinstance(one, torch.Tensor) else one for one in arguments]
     with torch.no_grad():
-        traced = make_fx(module, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+        # as for export, so that what depends on weights only is computed now
+        apart = {torch.ops.aten._native_batch_norm_legit_no_training.default: batch_norm_in_evaluation}
+        traced = make_fx(module, apart, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     graph = traced.graph
     graph.eliminate_dead_code()
     places = [node for node in graph.nodes if node.op == "placeholder"]

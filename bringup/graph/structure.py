@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +21,8 @@ from bringup.lowering.symbolic import index_of
 
 _IMMEDIATE, _SCALAR, _SEED, _OFFSET = 0, 4, 5, 6  # as bringup/_C.pyi numbers arguments
 
-#: (device, kernel) → the kernel on the device.
-Load = Callable[[int, "Kernel | ForeignKernel"], Compiled]
+#: (device, kernels) → the kernels on the device, None for None.
+LoadAll = Callable[[int, "Sequence[Kernel | ForeignKernel | None]"], "list[Compiled | None]"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class GraphStructure:
     fill: Callable[[Sequence[int], Sequence[Any]], Filled]
     #: Temporaries of the arena and when they live, in steps.
     lives: dict[int, Life]
-    #: Bytes that the graph's temporaries would take without fusion, for the report: (v, s) → bytes.
+    #: The kernel of each step on the device; None for a step that is no launch.
     compiled: Sequence[Compiled | None]
 
 
@@ -112,7 +110,7 @@ def lives_of(steps: Sequence[Step], apart: set[Memory]) -> dict[int, Life]:
     return lives
 
 
-def structure_of(lowered: LoweredGraph, load: Load, fuse: bool = True) -> GraphStructure:
+def structure_of(lowered: LoweredGraph, load_all: LoadAll, fuse: bool = True) -> GraphStructure:
     """Fuses, compiles and generates the functions that fill a plan in."""
     if fuse:
         from bringup.graph.fusion import fuse_steps
@@ -123,7 +121,7 @@ def structure_of(lowered: LoweredGraph, load: Load, fuse: bool = True) -> GraphS
         steps, decisions = tuple(lowered.steps), ()
         origins = tuple((n,) for n in range(len(steps)))
     device = lowered.call.device
-    compiled = _compile_all([step.kernel if isinstance(step, Launch) else None for step in steps], device, load)
+    compiled = load_all(device, [step.kernel if isinstance(step, Launch) else None for step in steps])
     trace = lowered.call.trace
     places = {name: f"v[{n}]" for n, name in enumerate(trace.symbols)}
 
@@ -181,16 +179,3 @@ def _argument(dtype: DType, given: Number | str | int, lowered: LoweredGraph, sp
         return f"({_IMMEDIATE}, {given}, 0)"
     what, _, number = given.partition(":")
     return f"({_SEED if what == 'seed' else _OFFSET}, {number or 0}, 0)"
-
-
-def _compile_all(kernels: Sequence[Kernel | ForeignKernel | None], device: int, load: Load) -> list[Compiled | None]:
-    """Every kernel on the device; compilers run side by side."""
-
-    def one(kernel: Kernel | ForeignKernel | None) -> Compiled | None:
-        return None if kernel is None else load(device, kernel)
-
-    workers = len(os.sched_getaffinity(0))
-    if workers < 2 or len(kernels) < 2:
-        return [one(kernel) for kernel in kernels]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(one, kernels))

@@ -21,7 +21,7 @@ from bringup.ir.printer import kernel_text
 from bringup.kit.graph_explain import GraphStory, KernelStory, NodeStory, Reason, StepStory, TensorStory
 from bringup.kit.graph_explain_units import readable_bytes
 from bringup.lowering.call import Launch
-from bringup.lowering.loader import rendered, target_of
+from bringup.lowering.rendering import rendered, target_of
 from bringup.lowering.symbolic import hint_of
 from bringup.runtime import driver_of
 

@@ -123,17 +123,19 @@ def _run(model: Model, function: Callable[..., Any], train: bool) -> None:
 def _kernels_counted(say: Say) -> Iterator[None]:
     """Tells of every kernel on its way to the device."""
     resolver = activation.active[0]
-    load = resolver.load
+    load_all = resolver.load_all
     count = 0
 
-    def counted(device: int, kernel: Any) -> Any:
+    def counted(device: int, kernels: Sequence[Any]) -> Any:
         nonlocal count
-        count += 1
-        say(f"kernel {count}: {kernel.name}")
-        return load(device, kernel)
+        for kernel in kernels:
+            if kernel is not None:
+                count += 1
+                say(f"kernel {count}: {kernel.name}")
+        return load_all(device, kernels)
 
-    resolver.load = counted  # type: ignore[method-assign]
+    resolver.load_all = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del resolver.load  # type: ignore[misc]
+        del resolver.load_all  # type: ignore[misc]

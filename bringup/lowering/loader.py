@@ -6,32 +6,28 @@ file and the load: verifying, simplifying and rendering it again took 2 to 20 ms
 
 from __future__ import annotations
 
-import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from time import perf_counter
 from typing import TypeAlias
 
 from bringup.driver import Driver
-from bringup.ir.cost import Cost, cost
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
-from bringup.ir.simplify import simplify
-from bringup.ir.verify import verify
 from bringup.lowering.call import ForeignKernel
 from bringup.lowering.compile_failure import NotCompiled
-from bringup.lowering.index_code import function_code, made_function
+from bringup.lowering.compiled_together import Made, made_together
+from bringup.lowering.index_code import made_function
 from bringup.lowering.observation import KernelRecord, Origin
-from bringup.targets.c import render
+from bringup.lowering.rendering import MEASURE, Rendered, packed, rendered, target_of, unpacked
 from bringup.targets.generation import generation
 from bringup.targets.source import Source
-from bringup.targets.target import Target
 
 #: (work units, flops, bytes) of a launch, from the kernel's sizes in their order.
 Measure: TypeAlias = Callable[..., tuple[int, int, int]]
-_MEASURE = "measure"
 
 
 @dataclass(frozen=True)
@@ -42,62 +38,6 @@ class Compiled:
     measure: Measure | None
 
 
-@cache
-def target_of(driver: Driver) -> Target:
-    """What the driver's kernels are rendered for."""
-    return Target.parse(driver.target())
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """A kernel as it will run, its source and its cost, and the seconds each step took."""
-
-    kernel: Kernel
-    source: Source
-    cost: Cost
-    seconds: dict[str, float]
-
-    def measure_code(self) -> str:
-        """``Measure`` as Python source."""
-        formulas = (self.source.units, self.cost.flops, self.cost.read + self.cost.written)
-        return function_code(_MEASURE, [size.name for size in self.kernel.sizes], formulas)
-
-
-def rendered(kernel: Kernel, target: Target) -> Rendered:
-    """Takes a kernel to its source; one that breaks a rule is a VerifyError."""
-    start = perf_counter()
-    verify(kernel)
-    verified = perf_counter()
-    simple = simplify(kernel)
-    simplified = perf_counter()
-    source = render(simple, target)
-    written = perf_counter()
-    numbers = cost(simple)
-    seconds = {
-        "verify": verified - start,
-        "simplify": simplified - verified,
-        "render": written - simplified,
-        "cost": perf_counter() - written,
-    }
-    return Rendered(simple, source, numbers, seconds)
-
-
-def packed(entry: str, measure_code: str, binary: bytes) -> bytes:
-    """A made kernel as the disk cache keeps it.
-
-    >>> unpacked(packed("f", "def measure(): ...", b"ELF"))
-    ('f', 'def measure(): ...', b'ELF')
-    """
-    return json.dumps([entry, measure_code]).encode() + b"\n" + binary
-
-
-def unpacked(data: bytes) -> tuple[str, str, bytes]:
-    """The other way round."""
-    head, _, binary = data.partition(b"\n")
-    entry, measure_code = json.loads(head)
-    return entry, measure_code, binary
-
-
 class Loader:
     """Every kernel is compiled and loaded once per device."""
 
@@ -105,6 +45,7 @@ class Loader:
         self._driver_of = driver_of
         self._load = load
         self._loaded: dict[tuple[int, str], Compiled] = {}
+        self._together: Made = {}
         self._lock = threading.Lock()
 
     def __call__(
@@ -121,6 +62,39 @@ class Loader:
         if records is not None:
             records.append(_record(kernel, self._driver_of(device), "memory", {}))
         return loaded
+
+    def all(self, device: int, kernels: Sequence[Kernel | ForeignKernel | None]) -> list[Compiled | None]:
+        """The kernels of a graph on a device, None for None; compilers run side by side."""
+
+        def one(kernel: Kernel | ForeignKernel | None) -> Compiled | None:
+            return None if kernel is None else self(device, kernel)
+
+        made = self._make_together(device, kernels)
+        self._together.update(made)
+        try:
+            workers = len(os.sched_getaffinity(0))
+            if workers < 2 or len(kernels) < 2:
+                return [one(kernel) for kernel in kernels]
+            with ThreadPoolExecutor(workers) as pool:
+                return list(pool.map(one, kernels))
+        finally:
+            for key in made:  # those that another thread has loaded meanwhile
+                self._together.pop(key, None)
+
+    def _make_together(self, device: int, kernels: Sequence[Kernel | ForeignKernel | None]) -> Made:
+        from bringup.kernel_cache import default_cache, driver_key
+
+        driver = self._driver_of(device)
+        texts = {kernel_text(kernel): kernel for kernel in kernels if isinstance(kernel, Kernel)}
+        unknown = {text: kernel for text, kernel in texts.items() if (device, text) not in self._loaded}
+        if not driver.compiles_together or len(unknown) < 2:
+            return {}
+        try:
+            keys = {driver_key(driver, generation(), text): kernel for text, kernel in unknown.items()}
+        except Exception:  # there is no compiler: the first kernel's own turn says so
+            return {}
+        cache = default_cache()
+        return made_together(driver, {key: kernel for key, kernel in keys.items() if not cache.has(key)})
 
     def _make(
         self, device: int, kernel: Kernel | ForeignKernel, text: str, records: list[KernelRecord] | None
@@ -143,6 +117,9 @@ class Loader:
         def make() -> bytes:
             nonlocal made
             assert isinstance(kernel, Kernel)
+            if (ready := self._together.pop(key, None)) is not None:
+                seconds["compile"] = ready[1]
+                return ready[0]
             made = rendered(kernel, target_of(driver))
             return packed(made.source.entry, made.measure_code(), build(made.source.text))
 
@@ -154,7 +131,8 @@ class Loader:
         if isinstance(kernel, ForeignKernel):
             entry, code, binary = kernel.name, "", compiled(driver, text, build)
         else:
-            entry, code, binary = unpacked(kept(driver_key(driver, generation(), text), make))
+            key = driver_key(driver, generation(), text)
+            entry, code, binary = unpacked(kept(key, make))
         if "compile" not in seconds:
             seconds["cache"] = perf_counter() - start
         start = perf_counter()
@@ -166,7 +144,7 @@ class Loader:
         if records is not None:
             origin: Origin = "compiled" if "compile" in seconds else "disk cache"
             records.append(_record(kernel, driver, origin, seconds, made))
-        return Compiled(handle, made_function(code, _MEASURE) if code else None)
+        return Compiled(handle, made_function(code, MEASURE) if code else None)
 
 
 def _source_text(kernel: Kernel | ForeignKernel, driver: Driver) -> str:

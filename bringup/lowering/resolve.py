@@ -256,9 +256,9 @@ class Resolver:
         """How an op is lowered, and how many arguments that takes; None if nobody knows."""
         return self._lowerings.get(op)
 
-    def load(self, device: int, kernel: Kernel | ForeignKernel) -> Compiled:
-        """A kernel on a device, compiled if nobody has."""
-        return self._load(device, kernel)
+    def load_all(self, device: int, kernels: Sequence[Kernel | ForeignKernel | None]) -> list[Compiled | None]:
+        """The kernels of a graph on a device, compiled if nobody has; None for None."""
+        return self._load.all(device, kernels)
 
     def resolve(self, op: str, device: int, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Any:
         """A plan for the call; one that says REFUSED if it has no kernel."""

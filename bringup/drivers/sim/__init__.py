@@ -49,6 +49,7 @@ class Driver(CDriver):
 
     name = "sim"
     library = Path(__file__).with_name("_sim.so")
+    compiles_together = True
 
     #: Why there are no kernels although nobody asked for another mode; empty if there are.
     _no_compiler = ""

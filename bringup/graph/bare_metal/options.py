@@ -36,7 +36,7 @@ class BareMetal:
     accelerator: str = ""
     """gemm@0x10320000: matrix products go to the matrix engine at that address."""
     toolchain: str = ""
-    """zig, clang or gcc; by default the first there is."""
+    """zig, clang or gcc; by default the first there is. With vectors, C for gcc is written without them."""
     seconds: float = 60.0
     """How long a run may take."""
 

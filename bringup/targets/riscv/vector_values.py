@@ -302,8 +302,14 @@ class VectorValues:
             return self._into(expr.x, lambda out, x: line(f"vfrdiv.vf v{out}, v{x}, {one}"))
         raise NotInVectors(expr.op)
 
+    def _operands(self, *exprs: Expr) -> list[Value]:
+        """The values of operands; loads come last, because their groups are free until then."""
+        for expr in sorted(exprs, key=lambda operand: isinstance(operand, Load)):
+            self.value(expr)
+        return [self.value(expr) for expr in exprs]
+
     def _binary(self, expr: Binary) -> int:
-        a, b = self.value(expr.a), self.value(expr.b)
+        a, b = self._operands(expr.a, expr.b)
         out = self._target(expr.a, expr.b) if expr.a != expr.b else self._target(expr.a)
         if isinstance(a, Group) and isinstance(b, Group):
             self.asm.line(f"{_VV[expr.op]}.vv v{out}, v{a.number}, v{b.number}")
@@ -317,7 +323,7 @@ class VectorValues:
         return out
 
     def _fma(self, expr: Fma) -> int:
-        a, b, c = self.value(expr.a), self.value(expr.b), self.value(expr.c)
+        a, b, c = self._operands(expr.a, expr.b, expr.c)
         if isinstance(b, Scalar):
             a, b = b, a
         vector = self._vector(b)

@@ -1,0 +1,212 @@
+"""Exported projects: ``make`` with gcc and zig, ``make run``, limits, names, and a weights file that was damaged."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import bringup
+from bringup.graph.bare_metal.build import DoesNotFit
+from bringup.riscv import MachineSpec, open_machine
+
+COMPILERS = {"zig": f"{sys.executable} -m ziglang cc", "gcc": "riscv64-unknown-elf-gcc"}
+CORES = {
+    "rv64gc": MachineSpec("rv64gc"),
+    "rv64gcv": MachineSpec("rv64gcv", vlen=256),
+    "rv32imfc": MachineSpec("rv32imfc"),
+    "rv32imc": MachineSpec("rv32imc"),
+}
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+class Net(nn.Module):
+    """A convolution, pooling, something transcendental, and an integer output beside the float one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Linear(36, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = torch.softmax(self.head(torch.max_pool2d(torch.tanh(self.conv(x)), 2).flatten(1)), -1)
+        return scores, scores.argmax(-1)
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Net().eval(), torch.randn(2, 2, 6, 6)
+
+
+def compiler(family: str) -> str:
+    command = COMPILERS[family]
+    if shutil.which(command.split()[0]) is None:
+        pytest.skip(f"{command} is not installed (Debian: gcc-riscv64-unknown-elf)")
+    return command
+
+
+def make(folder: Path, family: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = ["make", "-C", str(folder), f"CC={compiler(family)}", "CFLAGS=-Werror", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def printed(text: str) -> list[torch.Tensor]:
+    """The tensors that a project's main printed."""
+    found = []
+    for dtype, shape, numbers in re.findall(
+        r"^out\d+: (\w+), ([\d x]+)\n((?:[-\d.e\s]|nan|inf)+)$", text, re.MULTILINE
+    ):
+        values = [float(word) for word in numbers.split()]
+        found.append(torch.tensor(values, dtype=getattr(torch, dtype)).reshape([int(n) for n in shape.split(" x ")]))
+    return found
+
+
+@pytest.mark.parametrize("isa", CORES)
+@pytest.mark.parametrize("family", COMPILERS)
+def test_it_builds_without_a_warning_and_prints_what_eager_gives(
+    net: tuple[nn.Module, torch.Tensor], isa: str, family: str, tmp_path: Path
+) -> None:
+    model, x = net
+    vector = 256 if isa.endswith("v") else 0
+    bringup.export(model, (x,), target="riscv", out=tmp_path, isa=isa, vector=vector, name="net")
+    built = make(tmp_path, family)
+    assert re.search(r"arena [\d,]+ .* = RAM [\d,]+ bytes", built.stdout)
+    with open_machine("interpreter", tmp_path / "net.elf", CORES[isa]) as machine:
+        stop = machine.run()
+        text = machine.console.decode()
+    assert (stop.reason, stop.code) == ("exit", 0), text
+    assert re.search(r"^instructions: \d+$", text, re.MULTILINE)
+    scores, best = printed(text)
+    expected, expected_best = model(x)
+    torch.testing.assert_close(scores, expected)
+    assert torch.equal(best, expected_best)
+
+
+@pytest.mark.parametrize("isa", CORES)
+def test_make_run_prints_the_same_in_qemu(net: tuple[nn.Module, torch.Tensor], isa: str, tmp_path: Path) -> None:
+    if shutil.which(f"qemu-system-riscv{CORES[isa].xlen}") is None:
+        pytest.skip("QEMU is not installed (Debian: qemu-system-misc)")
+    model, x = net
+    bringup.export(model, (x,), target="riscv", out=tmp_path, isa=isa, vector=CORES[isa].vlen, name="net")
+    ran = make(tmp_path, "zig", "run")
+    with open_machine("interpreter", tmp_path / "net.elf", CORES[isa]) as machine:
+        machine.run()
+        ours = machine.console.decode()
+    assert ours in ran.stdout, "the same outputs, and the same number of instructions"
+
+
+def test_a_damaged_weights_file_is_noticed(net: tuple[nn.Module, torch.Tensor], tmp_path: Path) -> None:
+    model, x = net
+    bringup.export(model, (x,), target="riscv", out=tmp_path, name="net")
+    weights = bytearray((tmp_path / "net_weights.bin").read_bytes())
+    weights[100] ^= 1
+    (tmp_path / "net_weights.bin").write_bytes(weights)
+    make(tmp_path, "zig")
+    with open_machine("interpreter", tmp_path / "net.elf") as machine:
+        stop = machine.run()
+        assert (stop.reason, stop.code) == ("exit", 1)
+        assert b"net: the weights are damaged: their checksum is another one" in machine.console
+
+
+def test_swapped_weights_are_noticed(net: tuple[nn.Module, torch.Tensor], tmp_path: Path) -> None:
+    """The sum of all words is the same then."""
+    model, x = net
+    bringup.export(model, (x,), target="riscv", out=tmp_path, name="net")
+    weights = (tmp_path / "net_weights.bin").read_bytes()
+    assert weights[:4] != weights[4:8]
+    (tmp_path / "net_weights.bin").write_bytes(weights[4:8] + weights[:4] + weights[8:])
+    make(tmp_path, "zig")
+    with open_machine("interpreter", tmp_path / "net.elf") as machine:
+        assert machine.run().code == 1
+
+
+#: What PyTorch takes as a module's name; its own tracing fails for those with quotes and line ends.
+HOSTILE = "*/ system(1); #error hostile /* $(shell false) `false` ${HOME} % ' é"
+
+
+def test_names_of_the_model_never_reach_c(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    for name, layer in (
+        (HOSTILE, nn.Linear(4, 4)),
+        ("int", nn.ReLU()),
+        ("main", nn.Linear(4, 4)),
+        ("é", nn.Linear(4, 2)),
+    ):
+        model.add_module(name, layer)
+    x = torch.randn(1, 4)
+    bringup.export(model, (x,), target="riscv", out=tmp_path, name=f'../{HOSTILE}"\n#error hostile\n\\')
+    names = {path.name for path in tmp_path.iterdir()}
+    assert all(re.fullmatch(r"[A-Za-z0-9_]+(\.[A-Za-z0-9]+)?", name) for name in names), names
+    assert {path.parent for path in tmp_path.rglob("*")} == {tmp_path}
+    for path in tmp_path.iterdir():
+        if path.suffix != ".bin":
+            assert not re.search(r"system\(|#error|\$\(shell false|`false`", path.read_text()), path.name
+    make(tmp_path, "zig")
+    with open_machine("interpreter", next(tmp_path.glob("*.elf"))) as machine:
+        assert machine.run().code == 0
+        torch.testing.assert_close(printed(machine.console.decode())[0], model(x))
+
+
+def test_limits_on_ram_and_flash_are_checked_at_export(tmp_path: Path) -> None:
+    model, x = nn.Linear(300, 100), torch.randn(1, 300)
+    with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 65,536: code .* weights 120,\d+"):
+        bringup.export(model, (x,), target="riscv", out=tmp_path, flash="64K")
+    with pytest.raises(DoesNotFit, match=r"bytes of RAM, and there are 4,096"):
+        bringup.export(model, (x,), target="riscv", out=tmp_path, ram=4096)
+    bringup.export(model, (x,), target="riscv", out=tmp_path, flash="256K", ram="128K")
+
+
+def test_the_linker_checks_the_limits_again_with_the_code(tmp_path: Path) -> None:
+    model, x = nn.Linear(16, 16), torch.randn(1, 16)
+    bringup.export(model, (x,), target="riscv", out=tmp_path, flash=1200)
+    done = make(tmp_path, "zig", check=False)
+    assert done.returncode != 0
+    assert "needs more than 1200 bytes of flash" in done.stderr
+
+
+def test_the_header_says_what_a_caller_needs(net: tuple[nn.Module, torch.Tensor], tmp_path: Path) -> None:
+    """C++ includes it, every step is announced, and two calls at once do not meet: all state is in their arenas."""
+    model, x = net
+    bringup.export(model, (x,), target="riscv", out=tmp_path, name="net")
+    header = (tmp_path / "net.h").read_text()
+    for word in ('extern "C"', "NET_ARENA_BYTES", "NET_ARENA_ALIGN", "int net_run(const net_io *io, void *arena);"):
+        assert word in header
+    (tmp_path / "main.c").write_text(_TWICE)
+    make(tmp_path, "zig")
+    with open_machine("interpreter", tmp_path / "net.elf") as machine:
+        assert machine.run().code == 0
+        steps = re.findall(rb"^step (\w+)$", machine.console, re.MULTILINE)
+    assert steps
+    assert len(set(steps)) == len(steps) == int(re.findall(r"NET_STEPS (\d+)", header)[0])
+
+
+_TWICE = """
+#include "net.h"
+static unsigned char arenas[2][NET_ARENA_BYTES] __attribute__((aligned(NET_ARENA_ALIGN)));
+static float x[2][NET_IN0_ELEMENTS], y[2][NET_OUT0_ELEMENTS];
+static int64_t best[2][NET_OUT1_ELEMENTS];
+static void put(const char *words) { while (*words) *(volatile char *)(uintptr_t)0x10000000 = *words++; }
+/* The other call runs in the middle of this one. */
+static void on_step(void *context, int step, const char *name) {
+  const net_io other = {.in0 = x[1], .out0 = y[1], .out1 = best[1], .on_step = 0};
+  (void)context, (void)step;
+  put("step "), put(name), put("\\n");
+  net_run(&other, arenas[1]);
+}
+int main(void) {
+  for (int i = 0; i < NET_IN0_ELEMENTS; i++) x[0][i] = x[1][i] = (float)(i % 7) - 3.0f;
+  const net_io io = {.in0 = x[0], .out0 = y[0], .out1 = best[0], .on_step = on_step};
+  if (net_check() || net_run(&io, arenas[0])) return 3;
+  for (int i = 0; i < NET_OUT0_ELEMENTS; i++) if (y[0][i] != y[1][i]) return 4;
+  return 0;
+}
+"""
