@@ -38,6 +38,7 @@ def trained(steps: int) -> nn.Module:
 
 
 def main(vector: int, steps: int, out: str) -> None:
+    torch.set_num_threads(1)  # layers are so small that threads would wait for each other: 40 times slower
     model = trained(steps)
     points, arm = spirals(64)
     backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="spirals")

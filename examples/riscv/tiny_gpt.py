@@ -72,6 +72,7 @@ def main(vector: int, steps: int, letters: int, prompt: str) -> None:
         raise SystemExit(f"the prompt must be of letters of the poem, which has no {', '.join(map(repr, unknown))}")
     tokens = torch.tensor([alphabet.index(letter) for letter in POEM])
     start = torch.tensor([alphabet.index(letter) for letter in prompt])
+    torch.set_num_threads(1)  # layers are so small that threads would wait for each other: 40 times slower
     model = trained(tokens, len(alphabet), steps)
     backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="gpt")
     on_guest = recited(torch.compile(model, backend=backend, dynamic=False), start, letters)
@@ -84,7 +85,7 @@ def main(vector: int, steps: int, letters: int, prompt: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vector", type=int, default=256, help="bits of a vector register; 0: scalar code")
-    parser.add_argument("--steps", type=int, default=400, help="steps of training")
+    parser.add_argument("--steps", type=int, default=600, help="steps of training")
     parser.add_argument("--letters", type=int, default=60, help="how many letters to recite")
     parser.add_argument("--prompt", default="Shall I", help="how it begins")
     main(**vars(parser.parse_args()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ RUNS = {
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs an example as ``python examples/riscv/NAME.py ARGUMENTS`` does; gives what it prints."""
 
     def as_command(name: str, *arguments: str) -> str:
@@ -34,7 +34,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out
 
-    return as_command
+    threads = torch.get_num_threads()
+    yield as_command
+    torch.set_num_threads(threads)
 
 
 def test_every_example_runs_here() -> None:

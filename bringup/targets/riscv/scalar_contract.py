@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bringup.ir.index import Int
+from bringup.ir.index import AxisVar, Int
 from bringup.ir.kernel import Axis, Kernel, Store
+from bringup.ir.walk import Substitution
 from bringup.targets.c import Part
 from bringup.targets.c_statements import Statements
 from bringup.targets.c_value import Value, bits_of, ctype, kind_of, storage_of
@@ -123,7 +124,7 @@ class _Writer(Statements):
     def rendered(self) -> Rendered:
         with self._loops((*self.c.batch, *self.c.rows[:-1])):
             for rows, height in pieces(self.row.extent, self.tile[0]):
-                with self._tiles(rows) as row, self._loops(self.outer_columns):
+                with self._tiles(rows) as row, self._rows_known(row, height), self._loops(self.outer_columns):
                     if self.window:
                         self._one_tile(row, height, "0", self.tile[1])
                         continue
@@ -156,6 +157,19 @@ class _Writer(Statements):
         at = self.fresh("t")
         with self.scope(f"for (int64_t {at} = 0; {at} < {starts.stop}; {at} += {starts.step}) {{"):
             yield at
+
+    @contextmanager
+    def _rows_known(self, row: str, height: int) -> Iterator[None]:
+        """Each row of the tile as an axis of its own: what an integer epilogue computes from it leaves the loops."""
+        if self.kind[0] == "f":
+            yield
+            return
+        with self.scope() as scope:
+            scope.axes |= {self._row_name(i): _plus(row, i) for i in range(height)}
+            yield
+
+    def _row_name(self, i: int) -> str:
+        return f"{self.row.axis.name} {i}"
 
     # one tile
 
@@ -229,6 +243,8 @@ class _Writer(Statements):
                 a = [f"{rows}[{lane + up}]" for lane in row_lanes]
                 b = [f"{columns}[{lane + across}]" for lane in column_lanes]
                 self._products(sums, a, b, loaded)
+                if self.kind[0] != "f":  # clang would multiply first, add later, and run out of registers
+                    self._settle([one for line in sums for one in line])
 
     def _products(self, sums: list[list[str]], rows: list[str], columns: list[str], loaded: dict[str, str]) -> None:
         """One step along k: the shorter side is loaded first and kept, the other as it is needed."""
@@ -255,6 +271,9 @@ class _Writer(Statements):
 
     def _finish(self, sums: list[list[str]], row: str, column: str) -> None:
         inner = self.c.columns[-1].axis.name
+        if self.kind[0] != "f":
+            self._finish_integers(sums, column)
+            return
         for i, line in enumerate(sums):
             with self.scope() as outside:
                 outside.axes[self.row.axis.name] = _plus(row, i)
@@ -265,6 +284,16 @@ class _Writer(Statements):
                         scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
                         self.block(self.c.after)
                 self.pin = before
+
+    def _finish_integers(self, sums: list[list[str]], column: str) -> None:
+        """Multipliers, shifts and biases of a row cost more than a sum of int8: they are there before the columns."""
+        for i, line in enumerate(sums):
+            rename = Substitution(axes={self.row.axis.name: AxisVar(self._row_name(i))})
+            for j, one in enumerate(line):
+                with self.scope() as scope:
+                    scope.axes[self.c.columns[-1].axis.name] = _plus(column, j)
+                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
+                    self.block(rename.block(self.c.after))
 
     def _pool(self, sums: list[list[str]], row: str) -> None:
         window = self.window
