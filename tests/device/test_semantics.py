@@ -24,7 +24,6 @@ def forget_op(name: str) -> None:
     torch.ops.bringup_scratch._dir.remove(name)
 
 
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_recomputes_the_same_dropout(device: str, reentrant: bool) -> None:
     torch.ones(1, device=device)  # torch keeps the RNG state of initialised devices only
