@@ -245,6 +245,8 @@ class _Writer(Statements):
                 self._products(sums, a, b, loaded)
                 if self.kind[0] != "f":  # clang would multiply first, add later, and run out of registers
                     self._settle([one for line in sums for one in line])
+                    self.line('__asm__ volatile("" ::: "memory");')  # nor keep numbers for later taps
+                    loaded.clear()
 
     def _products(self, sums: list[list[str]], rows: list[str], columns: list[str], loaded: dict[str, str]) -> None:
         """One step along k: the shorter side is loaded first and kept, the other as it is needed."""
