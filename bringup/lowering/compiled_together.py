@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 
+from bringup import debug
 from bringup.driver import Driver
 from bringup.ir.kernel import Kernel
 from bringup.lowering.rendering import Rendered, packed, rendered, target_of
@@ -49,7 +50,8 @@ def _one_run(driver: Driver, kernels: Mapping[str, Rendered]) -> Made:
     start = perf_counter()
     try:
         binary = driver.compile(text)
-    except Exception:
+    except Exception as error:  # of a driver: whatever it raises, each kernel's own run raises it again with its name
+        debug.say(1, f"{len(kernels)} kernels did not compile together, so each is compiled alone: {error}")
         return {}
     seconds = (perf_counter() - start) / len(kernels)
     named = zip(kernels.items(), entries)

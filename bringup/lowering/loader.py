@@ -89,10 +89,8 @@ class Loader:
         unknown = {text: kernel for text, kernel in texts.items() if (device, text) not in self._loaded}
         if not driver.compiles_together or len(unknown) < 2:
             return {}
-        try:
-            keys = {driver_key(driver, generation(), text): kernel for text, kernel in unknown.items()}
-        except Exception:  # there is no compiler: the first kernel's own turn says so
-            return {}
+        _check_compiler(driver, next(iter(unknown.values())))
+        keys = {driver_key(driver, generation(), text): kernel for text, kernel in unknown.items()}
         cache = default_cache()
         return made_together(driver, {key: kernel for key, kernel in keys.items() if not cache.has(key)})
 
@@ -124,10 +122,7 @@ class Loader:
             return packed(made.source.entry, made.measure_code(), build(made.source.text))
 
         start = perf_counter()
-        try:
-            driver.compiler_identity()
-        except Exception as error:  # there is no compiler
-            raise NotCompiled(driver, kernel.name, _source_text(kernel, driver), error) from error
+        _check_compiler(driver, kernel)
         if isinstance(kernel, ForeignKernel):
             entry, code, binary = kernel.name, "", compiled(driver, text, build)
         else:
@@ -145,6 +140,14 @@ class Loader:
             origin: Origin = "compiled" if "compile" in seconds else "disk cache"
             records.append(_record(kernel, driver, origin, seconds, made))
         return Compiled(handle, made_function(code, MEASURE) if code else None)
+
+
+def _check_compiler(driver: Driver, kernel: Kernel | ForeignKernel) -> None:
+    """Raises NotCompiled if the driver has no compiler: then nothing has a key in the cache."""
+    try:
+        driver.compiler_identity()
+    except Exception as error:
+        raise NotCompiled(driver, kernel.name, _source_text(kernel, driver), error) from error
 
 
 def _source_text(kernel: Kernel | ForeignKernel, driver: Driver) -> str:

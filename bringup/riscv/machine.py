@@ -168,6 +168,9 @@ class Machine(ABC):
         spec: MachineSpec | None = None,
         devices: Mapping[int, Device] = MappingProxyType({}),
     ) -> None:
+        reason = self.absent_reason()
+        if reason is not None:
+            raise RuntimeError(f"machine '{self.name}' cannot run here: {reason}")
         self.spec = spec or MachineSpec()
         self.program = Program(program)
         if self.program.xlen != self.spec.xlen:
@@ -267,8 +270,4 @@ def open_machine(
     devices: Mapping[int, Device] = MappingProxyType({}),
 ) -> Machine:
     """A machine with a program in it; raises RuntimeError with what to install when the emulator is not here."""
-    cls = machine_class(name)
-    reason = cls.absent_reason()
-    if reason is not None:
-        raise RuntimeError(f"machine '{cls.name}' cannot run here: {reason}")
-    return cls(program, spec, devices)
+    return machine_class(name)(program, spec, devices)

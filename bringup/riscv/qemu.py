@@ -107,9 +107,6 @@ class QemuMachine(HostedMachine):
         spec: MachineSpec | None = None,
         devices: Mapping[int, Device] = MappingProxyType({}),
     ) -> None:
-        reason = self.absent_reason()
-        if reason is not None:
-            raise RuntimeError(f"machine 'qemu' cannot run here: {reason}")
         self._folder = Path(tempfile.mkdtemp(prefix="bringup-qemu-", dir=_shared_memory()))
         self._finalizer: weakref.finalize[..., QemuMachine] = weakref.finalize(self, _end, None, self._folder)
         self._counter = self._retired = self._counted_from = 0

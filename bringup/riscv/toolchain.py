@@ -17,27 +17,31 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-#: As on the host (targets/toolchain.py): the bits of a result do not depend on the compiler.
-FLAGS = (
-    "-O2",
-    "-std=gnu11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fwrapv",
-    "-fno-strict-aliasing",
-    "-ffreestanding",
-    "-mcmodel=medany",
-)
-#: isa → (zig's target, its CPU features, -march of the others, -mabi)
-_ISAS: dict[str, tuple[str, str, str, str]] = {
-    "rv64gc": ("riscv64", "generic_rv64+m+a+f+d+c", "rv64gc", "lp64d"),
-    "rv64gcv": ("riscv64", "generic_rv64+m+a+f+d+c+v", "rv64gcv", "lp64d"),
-    "rv32imc": ("riscv32", "generic_rv32+m+c", "rv32imc_zicsr", "ilp32"),
-    "rv32imfc": ("riscv32", "generic_rv32+m+f+c", "rv32imfc_zicsr", "ilp32f"),
+from bringup.targets.toolchain import LANGUAGE
+
+FLAGS = (*LANGUAGE, "-ffreestanding", "-mcmodel=medany")
+
+
+class Core(NamedTuple):
+    """How compilers name an instruction set."""
+
+    machine: str
+    """riscv64 or riscv32."""
+    features: str
+    """zig's -mcpu."""
+    march: str
+    abi: str
+
+
+CORES = {
+    "rv64gc": Core("riscv64", "generic_rv64+m+a+f+d+c", "rv64gc", "lp64d"),
+    "rv64gcv": Core("riscv64", "generic_rv64+m+a+f+d+c+v", "rv64gcv", "lp64d"),
+    "rv32imc": Core("riscv32", "generic_rv32+m+c", "rv32imc_zicsr", "ilp32"),
+    "rv32imfc": Core("riscv32", "generic_rv32+m+f+c", "rv32imfc_zicsr", "ilp32f"),
 }
-ISAS = tuple(_ISAS)
+ISAS = tuple(CORES)
 
 
 class ToolchainMissing(RuntimeError):
@@ -68,9 +72,9 @@ class Toolchain:
 
     def flags(self, isa: str) -> list[str]:
         """The flags for an instruction set, those of the language included."""
-        if isa not in _ISAS:
-            raise ValueError(f"isa '{isa}' is none of {', '.join(_ISAS)}")
-        zig, features, march, abi = _ISAS[isa]
+        if isa not in CORES:
+            raise ValueError(f"isa '{isa}' is none of {', '.join(CORES)}")
+        zig, features, march, abi = CORES[isa]
         if self.family == "zig":
             # zig adds run-time checks to C unless told not to.
             named = ["-target", f"{zig}-freestanding-none", f"-mcpu={features}", "-fno-sanitize=all"]
@@ -129,7 +133,7 @@ def _find(family: str | None, chosen: str, path: str) -> Toolchain:
 @functools.lru_cache(maxsize=16)
 def _library_of_gcc(command: tuple[str, ...], isa: str) -> str:
     """The file of libgcc: -lgcc alone is that of another core where -march names more than letters."""
-    _, _, march, abi = _ISAS[isa]
+    _, _, march, abi = CORES[isa]
     asked = [*command, f"-march={march.partition('_')[0]}", f"-mabi={abi}", "-print-libgcc-file-name"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 

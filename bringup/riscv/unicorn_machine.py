@@ -94,9 +94,6 @@ class UnicornMachine(HostedMachine):
         spec: MachineSpec | None = None,
         devices: Mapping[int, Device] = MappingProxyType({}),
     ) -> None:
-        reason = self.absent_reason()
-        if reason is not None:
-            raise RuntimeError(f"machine 'unicorn' cannot run here: {reason}")
         super().__init__(program, spec, devices)
         unicorn: Any = importlib.import_module("unicorn")
         self._unicorn = unicorn

@@ -24,9 +24,10 @@ from bringup.cache_directory import UnsafeDirectory, cache_directory, open_priva
 from bringup.targets.host_cpu import march_target, probed_target
 from bringup.targets.target import Target
 
-#: The bits of a result do not depend on these: no contraction, no reassociation. Signed integers wrap, as torch's do,
-#: and a buffer may be read as another type. -fno-trapping-math only frees the order of exception flags.
-FLAGS = (
+#: For every compiler of generated C, of this machine or another. The bits of a result do not depend on these: no
+#: contraction, no reassociation. Signed integers wrap, as torch's do, and a buffer may be read as another type.
+#: -fno-trapping-math only frees the order of exception flags.
+LANGUAGE = (
     "-O2",
     "-std=gnu11",
     "-ffp-contract=off",
@@ -34,6 +35,9 @@ FLAGS = (
     "-fno-trapping-math",
     "-fwrapv",
     "-fno-strict-aliasing",
+)
+FLAGS = (
+    *LANGUAGE,
     "-fPIC",
     "-shared",
     "-nostdlib",

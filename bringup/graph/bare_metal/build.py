@@ -67,7 +67,7 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     target = Target(vector_bytes=_C_VECTOR_BYTES if in_c else 0, isa=options.chosen_isa)
     engine = options.gemm_base if options.accelerator else 0
     arrangement = arranged(program, vectors, bool(engine))
-    return sources.model_of(options.name, arrangement, render_steps(arrangement, target, vectors, engine))
+    return sources.planned(options.name, arrangement, render_steps(arrangement, target, vectors, engine))
 
 
 def model_files(model: Model) -> dict[str, str | bytes]:

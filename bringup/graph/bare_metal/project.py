@@ -14,15 +14,7 @@ from bringup.graph.bare_metal.options import BareMetal, parse_bytes
 from bringup.graph.bare_metal.project_main import main_source
 from bringup.graph.bare_metal.sources import Model
 from bringup.riscv import runtime
-from bringup.riscv.toolchain import FLAGS
-
-#: isa → (-march, -mabi, zig's target, zig's -mcpu, QEMU's program, QEMU's -cpu)
-_CORES = {
-    "rv64gc": ("rv64gc", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c", "qemu-system-riscv64", "rv64"),
-    "rv64gcv": ("rv64gcv", "lp64d", "riscv64", "generic_rv64+m+a+f+d+c+v", "qemu-system-riscv64", "rv64,v=true"),
-    "rv32imc": ("rv32imc_zicsr", "ilp32", "riscv32", "generic_rv32+m+c", "qemu-system-riscv32", "rv32"),
-    "rv32imfc": ("rv32imfc_zicsr", "ilp32f", "riscv32", "generic_rv32+m+f+c", "qemu-system-riscv32", "rv32"),
-}
+from bringup.riscv.toolchain import CORES, FLAGS
 
 
 def write_project(model: Model, options: BareMetal, folder: Path, examples: Sequence[npt.NDArray[Any]]) -> None:
@@ -62,9 +54,8 @@ def _limits(name: str, options: BareMetal) -> str:
 def makefile(model: Model, options: BareMetal, ram: int) -> str:
     """How to build it with gcc, clang or zig, what it needs, and how to run it in QEMU."""
     name, isa = model.name, options.chosen_isa
-    march, abi, zig, features, qemu, cpu = _CORES[isa]
-    if isa.endswith("v"):
-        cpu += f",vlen={options.vector or 128},elen=64,vext_spec=v1.0"
+    zig, features, march, abi = CORES[isa]
+    cpu = isa[:4] + (f",v=true,vlen={options.vector or 128},elen=64,vext_spec=v1.0" if isa.endswith("v") else "")
     vector = f" {name}_vector.S" if model.kernels.assembly else ""
     roots = " square_root.c" if isa.startswith("rv32") else ""
     letters = f"-march={march.partition('_')[0]}"  # with more, gcc names the library of another core
@@ -84,7 +75,7 @@ CORE := -march={march} -mabi={abi}
 LIBRARIES := -nostdlib $(if $(findstring gcc,$(CC)),$(shell $(CC) {letters} -mabi={abi} -print-libgcc-file-name))
 endif
 FLAGS := {" ".join(FLAGS)} -ffunction-sections -Wall -Wextra
-QEMU ?= {qemu}
+QEMU ?= qemu-system-{zig}
 SOURCES := {name}.c {name}_weights.c{vector} main.c memory.c{roots} crt0.S
 
 .PHONY: all run clean

@@ -32,7 +32,7 @@ class Model:
         return self.name.upper()
 
 
-def model_of(name: str, program: StaticProgram, kernels: Kernels) -> Model:
+def planned(name: str, program: StaticProgram, kernels: Kernels) -> Model:
     """Plans the memory of a program; its name becomes one that C accepts."""
     lives = []
     for number in range(len(program.temporaries)):
@@ -100,7 +100,7 @@ int {name}_check(void);
 
 
 def field_names(tensors: Sequence[object], kind: str) -> list[str]:
-    """The names of tensors in C: what the model calls them, made safe, and each its own.
+    """The names of tensors in C: numbered, so that nothing of the model reaches C.
 
     >>> field_names([1, 2], "in")
     ['in0', 'in1']

@@ -74,11 +74,9 @@ static uint16_t decode_op_imm_32(uint32_t raw, iss_insn *out) {
   }
 }
 
-static uint16_t decode_op(const iss *m, uint32_t raw) {
-  static const uint16_t ops[8] = {ISS_OP_add, ISS_OP_sll, ISS_OP_slt, ISS_OP_sltu,
-                                  ISS_OP_xor, ISS_OP_srl, ISS_OP_or,  ISS_OP_and};
-  static const uint16_t muls[8] = {ISS_OP_mul, ISS_OP_mulh, ISS_OP_mulhsu, ISS_OP_mulhu,
-                                   ISS_OP_div, ISS_OP_divu, ISS_OP_rem,    ISS_OP_remu};
+/* Arithmetic of two registers: of whole ones, or of words. */
+static uint16_t decode_registers(const iss *m, uint32_t raw, const uint16_t *ops, const uint16_t *muls, uint16_t sub,
+                                 uint16_t sra) {
   uint32_t kind = bits(raw, 14, 12);
   switch (raw >> 25) {
     case 0:
@@ -86,10 +84,18 @@ static uint16_t decode_op(const iss *m, uint32_t raw) {
     case 1:
       return need(m, ISS_M, muls[kind]);
     case 32:
-      return kind == 0 ? ISS_OP_sub : kind == 5 ? ISS_OP_sra : ISS_OP_illegal;
+      return kind == 0 ? sub : kind == 5 ? sra : ISS_OP_illegal;
     default:
       return ISS_OP_illegal;
   }
+}
+
+static uint16_t decode_op(const iss *m, uint32_t raw) {
+  static const uint16_t ops[8] = {ISS_OP_add, ISS_OP_sll, ISS_OP_slt, ISS_OP_sltu,
+                                  ISS_OP_xor, ISS_OP_srl, ISS_OP_or,  ISS_OP_and};
+  static const uint16_t muls[8] = {ISS_OP_mul, ISS_OP_mulh, ISS_OP_mulhsu, ISS_OP_mulhu,
+                                   ISS_OP_div, ISS_OP_divu, ISS_OP_rem,    ISS_OP_remu};
+  return decode_registers(m, raw, ops, muls, ISS_OP_sub, ISS_OP_sra);
 }
 
 static uint16_t decode_op_32(const iss *m, uint32_t raw) {
@@ -97,17 +103,7 @@ static uint16_t decode_op_32(const iss *m, uint32_t raw) {
                                   ISS_OP_illegal, ISS_OP_srlw, ISS_OP_illegal, ISS_OP_illegal};
   static const uint16_t muls[8] = {ISS_OP_mulw, ISS_OP_illegal, ISS_OP_illegal, ISS_OP_illegal,
                                    ISS_OP_divw, ISS_OP_divuw,   ISS_OP_remw,    ISS_OP_remuw};
-  uint32_t kind = bits(raw, 14, 12);
-  switch (raw >> 25) {
-    case 0:
-      return ops[kind];
-    case 1:
-      return need(m, ISS_M, muls[kind]);
-    case 32:
-      return kind == 0 ? ISS_OP_subw : kind == 5 ? ISS_OP_sraw : ISS_OP_illegal;
-    default:
-      return ISS_OP_illegal;
-  }
+  return decode_registers(m, raw, ops, muls, ISS_OP_subw, ISS_OP_sraw);
 }
 
 static uint16_t decode_system(uint32_t raw, iss_insn *out) {

@@ -18,16 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bringup.ir.dtypes import float32, int32
-from bringup.ir.expr import Expr, Load, Name
+from bringup.ir.expr import Load, Name
 from bringup.ir.index import Int
-from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Store
-from bringup.ir.walk import Substitution
+from bringup.ir.kernel import Axis, Buffer, Kernel, Store
 from bringup.targets.c_contract_form import offset_of, steps_of
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.tiles import Walk, packed_order, pieces, walks
-from bringup.targets.riscv.vector_strip import advance, refuse_late_reads, wrapped
+from bringup.targets.riscv.vector_strip import advance, resolved, wrapped
 from bringup.targets.riscv.vector_values import Access, Group, NotInVectors, VectorValues
 from bringup.targets.target import Target
 
@@ -90,7 +89,7 @@ class _Writer:
         self.column_factor = self._columns()
         self.row_factor = self._rows()
         self.values = VectorValues(self.asm, _LMUL, self._access)
-        self.stores = _resolved(c)
+        self.stores = resolved(c.after)
         if self.integers and [store.value for store in self.stores] != [Name(c.contract.name, int32)]:
             raise NotInVectors("integer sums that are more than stored")
         self.pointers: dict[tuple[str, tuple[tuple[str, int], ...]], Pointer] = {}
@@ -100,31 +99,41 @@ class _Writer:
     def _columns(self) -> _Factor:
         c, inner = self.c, self.column
         moving = [(span, span.column_step) for span in (*c.batch, *c.columns[:-1])]
-        k = [(span.extent, span.column_step) for span in c.k]
-        if not self.packs_columns:
-            size = self.column_bytes
-            steps = {span.axis.name: size * step for span, step in moving} | {inner.axis.name: size * inner.column_step}
-            return _Factor(c.column_buffer.name, size * c.column_base, steps, tuple(step for _, step in k))
-        outer = [(span.extent, step) for span, step in moving if step]
-        order = packed_order(c.column_base, outer, (inner.extent, inner.column_step), inner.extent, k)
-        self.packed[c.column_buffer.name] = order
-        steps = _packed_steps(moving, inner.extent * c.depth, self.column_bytes)
-        steps[inner.axis.name] = self.column_bytes
-        return _Factor(c.column_buffer.name, 0, steps, _in_line(k, inner.extent))
+        lanes, k = (inner, inner.column_step), [(span.extent, span.column_step) for span in c.k]
+        tile = inner.extent if self.packs_columns else 0
+        made = self._factor(c.column_buffer, c.column_base, moving, lanes, k, tile)
+        if tile:  # all columns are one tile: neighbours are adjacent
+            made.steps[inner.axis.name] = self.column_bytes
+        return made
 
     def _rows(self) -> _Factor:
         c, row = self.c, self.row
         moving = [(span, span.row_step) for span in (*c.batch, *c.rows[:-1])]
-        k = [(span.extent, span.row_step) for span in c.k]
-        if not self.packs_rows:
-            size = self.row_bytes
-            steps = {span.axis.name: size * step for span, step in moving} | {row.axis.name: size * row.row_step}
-            return _Factor(c.row_buffer.name, size * c.row_base, steps, tuple(step for _, step in k))
-        outer = [(span.extent, step) for span, step in moving if step]
-        self.packed[c.row_buffer.name] = packed_order(c.row_base, outer, (row.extent, row.row_step), self.height, k)
-        steps = _packed_steps(moving, row.extent * c.depth, self.row_bytes)
-        steps[row.axis.name] = self.row_bytes * c.depth
-        return _Factor(c.row_buffer.name, 0, steps, _in_line(k, 1))
+        lanes, k = (row, row.row_step), [(span.extent, span.row_step) for span in c.k]
+        made = self._factor(c.row_buffer, c.row_base, moving, lanes, k, self.height if self.packs_rows else 0)
+        # Tiles have other heights at the end: _along_k counts positions and scales them.
+        return replace(made, k=_in_line(k, 1)) if self.packs_rows else made
+
+    def _factor(
+        self,
+        buffer: Buffer,
+        base: int,
+        moving: Sequence[tuple[Span, int]],
+        lanes: tuple[Span, int],
+        k: Sequence[tuple[int, int]],
+        tile: int,
+    ) -> _Factor:
+        """A factor as it lies, or packed in tiles of some lanes; axes come with their steps."""
+        span, step = lanes
+        size = buffer.dtype.size
+        if not tile:
+            steps = {one.axis.name: size * far for one, far in (*moving, lanes)}
+            return _Factor(buffer.name, size * base, steps, tuple(far for _, far in k))
+        outer = [(one.extent, far) for one, far in moving if far]
+        self.packed[buffer.name] = packed_order(base, outer, (span.extent, step), tile, k)
+        steps = _packed_steps(moving, span.extent * self.c.depth, size)
+        steps[span.axis.name] = size * self.c.depth
+        return _Factor(buffer.name, 0, steps, _in_line(k, tile))
 
     # pointers
 
@@ -383,22 +392,6 @@ class _At:
 
     row: int
     column: int
-
-
-def _resolved(c: Contraction) -> list[Store]:
-    known: dict[str, Expr] = {}
-    stores = []
-    for stmt in c.after:
-        put = Substitution(names=known)
-        if isinstance(stmt, Let):
-            known[stmt.name] = put.value(stmt.value)
-        else:
-            assert isinstance(stmt, Store)
-            if stmt.guard is not None or stmt.combine is not None:
-                raise NotInVectors("a store under a guard")
-            stores.append(replace(stmt, value=put.value(stmt.value)))
-    refuse_late_reads(stores)
-    return stores
 
 
 def _packed_steps(moving: Sequence[tuple[Span, int]], size: int, nbytes: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from bringup.ir.dtypes import float32
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import Index, Int
-from bringup.ir.kernel import Axis, Buffer, Kernel, Let, Reduce, Store
+from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Reduce, Store
 from bringup.ir.walk import Substitution, subexpressions
 from bringup.targets.c import Part
 from bringup.targets.c_access import Accesses
@@ -35,7 +35,7 @@ _WINDOW = 25
 def vector_strip(kernel: Kernel, name: str, target: Target) -> Rendered | None:
     """The kernel in assembly; None if it is not made of what vectors do here."""
     try:
-        stores = _resolved(kernel)
+        stores = _own_stores(kernel)
         plan = _Plan(kernel, stores)
     except NotInVectors:
         return None
@@ -49,11 +49,28 @@ def vector_strip(kernel: Kernel, name: str, target: Target) -> Rendered | None:
     return None
 
 
-def _resolved(kernel: Kernel) -> list[Store]:
-    """The stores, with every name and small fold written into them."""
+def _own_stores(kernel: Kernel) -> list[Store]:
+    """The stores of a whole kernel."""
+    stores = resolved(kernel.body)
+    if kernel.locals or not stores:
+        raise NotInVectors("scratch memory")
+    written = {store.buffer for store in stores}
+    for store in stores:
+        for part in subexpressions(store.value):
+            if isinstance(part, Load) and part.buffer in written and part.indices != store.indices:
+                raise NotInVectors("a kernel that reads what another element writes")
+    return stores
+
+
+def resolved(block: Block) -> list[Store]:
+    """The stores of a block, with every name and small fold written into them.
+
+    >>> resolved(())
+    []
+    """
     known: dict[str, Expr] = {}
     stores = []
-    for stmt in kernel.body:
+    for stmt in block:
         put = Substitution(names=known)
         if isinstance(stmt, Let):
             known[stmt.name] = put.value(stmt.value)
@@ -63,21 +80,14 @@ def _resolved(kernel: Kernel) -> list[Store]:
             stores.append(replace(stmt, value=put.value(stmt.value)))
         else:
             raise NotInVectors(type(stmt).__name__)
-    if kernel.locals or not stores:
-        raise NotInVectors("scratch memory")
-    written = {store.buffer for store in stores}
-    for store in stores:
-        for part in subexpressions(store.value):
-            if isinstance(part, Load) and part.buffer in written and part.indices != store.indices:
-                raise NotInVectors("a kernel that reads what another element writes")
-    refuse_late_reads(stores)
+    _refuse_late_reads(stores)
     return stores
 
 
-def refuse_late_reads(stores: Sequence[Store]) -> None:
+def _refuse_late_reads(stores: Sequence[Store]) -> None:
     """Raises if a value reads what a store before it wrote: once written out, nobody knows which of the two it meant.
 
-    >>> refuse_late_reads([])
+    >>> _refuse_late_reads([])
     """
     written: set[str] = set()
     for store in stores:
