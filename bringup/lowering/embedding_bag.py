@@ -97,7 +97,7 @@ def embedding_bag(
     bags, width = out.shape
     bag_of, sizes = _bags(call, indices, offsets, bags, padding_idx)
     wide = opmath(out.dtype)
-    total = call.temporary(wide, out.shape)
+    total = out if wide is out.dtype else call.temporary(wide, out.shape)
     _filled(call, total, 0)
     largest = call.outs[3]
     if mode == MAX:
@@ -127,7 +127,8 @@ def embedding_bag(
     if mode == MAX:
         elementwise(call, [largest], [largest], lambda at: binary("max", at, const(0, at.dtype)), [None], "none")
     if mode != MEAN:
-        copy(call, out, total)
+        if total is not out:
+            copy(call, out, total)
         return
     many = sizes.view([bags, width], [1, 0])
     elementwise(
@@ -159,7 +160,7 @@ def embedding_bag_backward(
     rows, width = out.shape
     bags = grad.shape[0]
     wide = opmath(out.dtype)
-    total = call.temporary(wide, out.shape)
+    total = out if wide is out.dtype else call.temporary(wide, out.shape)
     _filled(call, total, 0)
     frequency: Tensor | None = None
     if scale_grad_by_freq and indices.numel != 0:
@@ -194,7 +195,8 @@ def embedding_bag_backward(
             k.store(target, (row, j), value, combine="add", guard=_real(words, p, padding_idx))
 
         _per_word(k, indices, width, share)
-    copy(call, out, total)
+    if total is not out:
+        copy(call, out, total)
 
 
 @lowering("aten::_embedding_bag_per_sample_weights_backward")

@@ -342,11 +342,11 @@ def embedding_dense_backward(
     """Rows of gradients summed per word; halves add up in float32, in the order of the words."""
     out = call.outs[0]
     wide: DType = opmath(out.dtype)
-    total = out if wide is out.dtype else call.temporary(wide, out.shape)
-    elementwise(call, [total], [], lambda: const(0, wide), [], "zero")
+    count, width = indices.numel, out.shape[1]
+    total = out if wide is out.dtype or count == 0 else call.temporary(wide, out.shape)
+    elementwise(call, [total], [], lambda: const(0, total.dtype), [], "zero")
     if not (indices.contiguous and grad_output.contiguous):
         raise NoKernel("embedding_dense_backward needs contiguous tensors")
-    count, width = indices.numel, out.shape[1]
     if count == 0:
         return
     words, grads = indices.view((count,), (1,)), grad_output.view((count, width), (width, 1))

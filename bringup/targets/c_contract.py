@@ -1,9 +1,9 @@
 """Packed contractions as C: GEMM, batched GEMM, GEMV and convolution, bit for bit the sums of the IR.
 
-A work unit is a tile of the output: one batch position, one block of rows, 128 columns (more where k is cut). The
-block of rows is packed once and kept for the units that follow; columns are packed one panel at a time, or read where
-they lie when there are few rows. Each sum runs over k in order: where k is cut into blocks the accumulators are stored
-and loaded again, which changes no bit.
+A work unit is a tile of the output: one batch position, one block of rows, 128 columns. The block of rows is packed
+once and kept for the units that follow; columns are packed one panel at a time, or read where they lie when there are
+few rows. Each sum runs over k in order: where k is cut into blocks the accumulators are stored and loaded again, which
+changes no bit.
 
 Against MKL and oneDNN (torch 2.13, Zen 4, one core, float32): 512³ 1.05 of their speed, 128×768×3072 1.1, 1×768×768
 1.45, 64³ 1.1, 3×3 convolution of 64 channels at 56×56 0.95 (batch 1) and 1.3 (batch 64).
@@ -21,7 +21,7 @@ from bringup.targets.c_contract_function import Unit, batch_position, entry_name
 from bringup.targets.c_contract_micro import micro_kernel, row_kernel, tile_of
 from bringup.targets.c_contract_pack import Packing, PackWriter
 from bringup.targets.c_contract_table import TableWriter
-from bringup.targets.c_contract_tile import tile_function
+from bringup.targets.c_contract_tile import ahead_function, tile_function
 from bringup.targets.source import Source
 from bringup.targets.target import Target
 
@@ -59,7 +59,7 @@ class _PackedUnit(Unit):
         body = self.packing(self.rows) + self.packing(self.columns) + self.micro_kernels()
         if form.contract.init is not None:
             body += self.around("bu_init", initial=True)
-        body += self.around("bu_finish", initial=False) + self.entry_function()
+        body += self.around("bu_finish", initial=False) + self.ahead() + self.entry_function()
         return Source(self.text(body), entry_name(form.kernel), units(form, tile))
 
     def packing(self, packing: Packing) -> str:
@@ -76,6 +76,14 @@ class _PackedUnit(Unit):
         text = tile_function(name, self.form, self.tile, w, initial)
         self.collect(w)
         return text
+
+    def ahead(self) -> str:
+        """The function that asks for what an epilogue will read, if it reads anything of that kind."""
+        w = opened(self.form.kernel, self.target, self.form.batch)
+        text = ahead_function("bu_ahead", self.form, w)
+        self.asks = text is not None
+        self.collect(w)
+        return text or ""
 
     def micro_kernels(self) -> str:
         """The tiles of all heights, ``bu_tile`` that chooses among them, and ``bu_height`` of the next tile."""
@@ -146,12 +154,17 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
             bu_init(args, report, at, row0 + i, some, col0 + j, more, width, tile);
           }
 """
-        return f"""  for (int64_t unit = begin; unit < end; unit++) {{
-    const int64_t block = unit / n_bu_column_blocks;
-    const int64_t col0 = unit % n_bu_column_blocks * n_bu_column_block;
+        ask = ""
+        if self.asks:
+            ask = "          if (kb == n_bu_k_blocks - 1) bu_ahead(args, at, row0 + i, some, col0 + j, more);\n"
+        return f"""  for (int64_t unit = begin, span; unit < end; unit += span) {{
+    const int64_t block = unit / n_bu_column_blocks, first = unit % n_bu_column_blocks;
+    const int64_t left = n_bu_column_blocks - first < end - unit ? n_bu_column_blocks - first : end - unit;
+    span = left < n_bu_span ? left : n_bu_span;
+    const int64_t col0 = first * n_bu_column_block, wide = span * n_bu_column_block;
     const int64_t row0 = block % n_bu_row_blocks * n_bu_row_block;
     const int64_t rows = n_bu_rows - row0 < n_bu_row_block ? n_bu_rows - row0 : n_bu_row_block;
-    const int64_t cols = n_bu_columns - col0 < n_bu_column_block ? n_bu_columns - col0 : n_bu_column_block;
+    const int64_t cols = n_bu_columns - col0 < wide ? n_bu_columns - col0 : wide;
     if (rows <= 0) continue;
     {position}
     const int single = {single};
@@ -181,7 +194,7 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
           height = single ? 1 : bu_height(rows - i);
           const int64_t some = rows - i < height ? rows - i : height;
           {scalar} *const tile = n_bu_k_blocks > 1 ? sums + j * n_bu_row_block + i * {columns} : one;
-{init}          bu_tile(height, width, kc, block_rows + i * kc, b, ldb, tile, {first});
+{init}{ask}          bu_tile(height, width, kc, block_rows + i * kc, b, ldb, tile, {first});
           if (kb == n_bu_k_blocks - 1) bu_finish(args, report, at, row0 + i, some, col0 + j, more, width, tile);
         }}
       }}

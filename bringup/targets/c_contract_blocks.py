@@ -34,8 +34,9 @@ def _ceiling(a: Index, b: Index) -> Index:
 def units(form: Form, tile: Tile, let: Callable[[str, Index], Index] = lambda _, index: index) -> Index:
     """The number of work units. ``let`` sees each step with its name: C code declares it, and uses the name from there.
 
-    A sum that is cut has shorter blocks, so that a block has more rows, and wider units: the rows are packed anew for
-    each unit then.
+    A sum that is cut has shorter blocks, so that a block has more rows. Its rows are packed anew for each unit then, so
+    a thread does up to ``span`` neighbours as one: on one core 4 % less time for 128 x 1024 x 1024 than unit by unit.
+    Wide units instead were as good there, but three of them on two cores took 1.65 ms where eight take 1.39.
     """
     capacity = BLOCK_BYTES // (8 if form.dtype is float64 else 4)
     longest = longest_k(form)
@@ -45,12 +46,13 @@ def units(form: Form, tile: Tile, let: Callable[[str, Index], Index] = lambda _,
     k_blocks = let("k_blocks", Int(1) + cut * (_ceiling(k, Int(longest // 2)) - 1))
     k_block = let("k_block", _ceiling(k, k_blocks))
     rows = let("rows", extent_of(form.rows.axes))
-    column_block = Int(_UNIT_COLUMNS) * minimum(k_blocks, 3)
+    span = let("span", minimum(k_blocks, 3))
+    column_block: Index = Int(_UNIT_COLUMNS)
     if form.columns_in_place:
         single = let("single", Int(2) - minimum(maximum(rows, 1), 2))  # 1 if there is one row, else 0
         column_block = maximum(column_block, Int(ROW_COLUMNS) * single)
     column_block = let("column_block", column_block)
-    used = let("used", maximum(k_block + cut * column_block, 1))
+    used = let("used", maximum(k_block + cut * column_block * span, 1))
     most = let("most", maximum(Int(capacity) // used // tile.row_step * tile.row_step, tile.row_step))
     row_blocks = let("row_blocks", _ceiling(rows, most))
     even = let("even", _ceiling(rows, let("divisor", maximum(row_blocks, 1))))

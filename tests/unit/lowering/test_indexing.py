@@ -98,6 +98,7 @@ def test_embedding_backward(dtype: torch.dtype) -> None:
     for padding in (-1, 4):
         for scaled in (False, True):
             check("aten::embedding_dense_backward", grad, words, 6, padding, scaled, factor=8)
+    check("aten::embedding_dense_backward", grad[:0], words[:0], 6, -1, False)  # no words: zeros
 
 
 def test_movement() -> None:
