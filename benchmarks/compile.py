@@ -319,13 +319,8 @@ def judge(rows: Sequence[Row]) -> list[Bar]:
         bar(f"memory-bound, {phase}: ours ÷ inductor", limit, chosen, "vs_inductor")
     light = [row for row in rows if row.question.memory_bound or row.question.model in LITTLE_ARITHMETIC]
     bar("memory-bound, LSTM and DLRM: ours ÷ own eager", 0.8, light, "vs_eager")
-    bar(
-        "other networks: ours ÷ own eager, the worst row",
-        1.0,
-        [row for row in rows if row not in light],
-        "vs_eager",
-        max,
-    )
+    others = [row for row in rows if row not in light]
+    bar("other networks: ours ÷ own eager, the worst row", 1.0, others, "vs_eager", max)
     bar("compile time: ours ÷ inductor", 0.25, rows, "vs_compile")
     return found
 
