@@ -13,8 +13,10 @@ from torch.fx import GraphModule
 
 from bringup import _C
 from bringup.graph.compiled import CompiledGraph, GraphOptions, NoLowering
+from bringup.graph.keyed_dropout import use_keys
 from bringup.graph.lowered import DataDependent
 from bringup.graph.modes import MODES, graph_text, ir_text, write_sources
+from bringup.graph.needless_copies import remove_needless_copies
 from bringup.graph.offloaded import OffloadedGraph
 from bringup.graph.quantized_rewrite import with_integer_ops
 from bringup.graph.symbols import UnknownSize
@@ -101,6 +103,15 @@ def _devices(module: GraphModule) -> set[torch.device]:
     return found
 
 
+def cut_in_two(joint: GraphModule, *arguments: Any, **named: Any) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward of a joint graph, by what is cheapest to keep between them."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    use_keys(joint.graph)
+    remove_needless_copies(joint.graph)
+    return min_cut_rematerialization_partition(joint, *arguments, **named)
+
+
 class Backend:
     """A backend for ``torch.compile`` with choices of its own, which also remembers the graphs that it compiled.
 
@@ -147,7 +158,6 @@ class Backend:
         if self.mode == "eager":
             return module.forward
         from torch._dynamo.backends.common import aot_autograd
-        from torch._functorch.partitioners import min_cut_rematerialization_partition
 
         from bringup.graph.decompositions import decompositions
         from bringup.graph.device_interface import register_interface
@@ -162,7 +172,7 @@ class Backend:
             bw_compiler=compile_graph,
             inference_compiler=inference,
             decompositions=decompositions(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=cut_in_two,
             keep_inference_input_mutations=self._bare_metal is None,
         )(module, example_inputs)
 

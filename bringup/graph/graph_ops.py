@@ -293,6 +293,8 @@ def fused_attention_backward(
 GRAPH_LOWERINGS["aten::uniform"] = random_numbers.uniform
 GRAPH_LOWERINGS["aten::normal_functional"] = random_numbers.normal
 GRAPH_LOWERINGS["aten::exponential"] = random_numbers.exponential
+GRAPH_LOWERINGS["bringup::dropout_key"] = random_numbers.dropout_key
+GRAPH_LOWERINGS["bringup::keyed_dropout"] = random_numbers.keyed_dropout
 
 
 @_for("rand", "rand_like", "rand.generator")

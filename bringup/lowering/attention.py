@@ -10,10 +10,11 @@ import math
 from typing import Any
 
 from bringup.ir.dtypes import int64
-from bringup.ir.expr import Binary, Cast, Expr, IndexValue, Where, binary, const, unary
+from bringup.ir.expr import Binary, Expr, IndexValue, Where, binary, const, unary
 from bringup.ir.index import AxisVar, as_index
 from bringup.lowering.attention_tiles import NEVER, ROWS, Heads, Scores, Tile, blocks_of, turned, unmasked
 from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.draws import keep_key
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, opmath
 
@@ -67,7 +68,7 @@ def attention(
     heads = Heads.of(query, key, value, mask, dropout, causal, scale)
     dropping = dropout > 0
     if dropping:
-        keep_key(call, call.outs[2])
+        keep_key(call, call.outs[2], "attention_key")
     wide = heads.wide
     keys = turned(call, heads.key, heads.block, wide)
     k = call.kernel("attention")
@@ -115,13 +116,4 @@ def attention(
     with k.loop(ROWS) as r:
         inside = IndexValue(tile.row(r)) < IndexValue(tile.rows)
         k.store(sums, (*tile.outer, tile.row(r)), unmasked(peaks[r]) + unary("log", totals[r]), guard=inside)
-    k.launch()
-
-
-def keep_key(call: Call, drawn: Tensor) -> None:
-    """Stores seed and offset of this call, as int64."""
-    k = call.kernel("attention_key")
-    target = k.write(drawn, (2,))
-    for place, word in enumerate(k.philox_key()):
-        k.store(target, (place,), Cast(word, int64))
     k.launch()

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from bringup.ir.dtypes import uint64
-from bringup.ir.expr import Cast, Expr, IndexValue, Load, unary
+from bringup.ir.expr import Expr, IndexValue, Load, unary
 from bringup.ir.index import AxisVar, Index, as_index
 from bringup.lowering.attention import Described, New, like
 from bringup.lowering.attention_tiles import ROWS, Heads, Scores, Tile, blocks_of, turned, unmasked
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.draws import kept_key
 from bringup.lowering.registry import lowering
 
 #: (query, key) → what dropout multiplies a probability with; None without dropout.
@@ -75,8 +75,7 @@ class _Backward:
         """What dropout multiplies a probability with, as the forward pass drew it; None without dropout."""
         if self.drawn is None:
             return lambda query, key: None
-        words = k.read(self.drawn, (2,))
-        seed, offset = (k.let(Cast(words[n], uint64)) for n in (0, 1))
+        seed, offset = kept_key(k, self.drawn)
         return lambda query, key: scores.kept(seed, offset, query, key)
 
     def query_gradient(self, out: Tensor) -> None:

@@ -18,11 +18,16 @@ from bringup.lowering.elementwise import same_shape
 
 
 class Draws:
-    """The draws of one element: ``linear`` is its number in logical order."""
+    """The draws of one element: ``linear`` is its number in logical order.
 
-    def __init__(self, k: KernelBuilder, linear: Index) -> None:
+    Of the call's own seed and offset, or of those that a tensor has.
+    """
+
+    def __init__(self, k: KernelBuilder, linear: Index, key: Tensor | None = None) -> None:
         self.k = k
-        self.seed, self.offset = k.philox_key()
+        self.seed: Expr
+        self.offset: Expr
+        self.seed, self.offset = k.philox_key() if key is None else kept_key(k, key)
         self.number = IndexValue(linear)
 
     def word(self, place: Expr) -> Expr:
@@ -38,10 +43,33 @@ class Draws:
         return self.double_word(self.number) if dtype is float64 else self.word(self.number)
 
 
-def fill(call: Call, out: Tensor, value: Callable[..., Expr], inputs: Sequence[Tensor] = (), name: str = "") -> None:
+def keep_key(call: Call, key: Tensor, name: str) -> None:
+    """Stores seed and offset of this call, as int64."""
+    k = call.kernel(name)
+    target = k.write(key, (2,))
+    for place, word in enumerate(k.philox_key()):
+        k.store(target, (place,), Cast(word, int64))
+    k.launch()
+
+
+def kept_key(k: KernelBuilder, key: Tensor) -> tuple[Expr, Expr]:
+    """The seed and the offset that keep_key stored."""
+    words = k.read(key, (2,))
+    return k.let(Cast(words[0], uint64)), k.let(Cast(words[1], uint64))
+
+
+def fill(
+    call: Call,
+    out: Tensor,
+    value: Callable[..., Expr],
+    inputs: Sequence[Tensor] = (),
+    name: str = "",
+    key: Tensor | None = None,
+) -> None:
     """A kernel over all elements of a tensor, each numbered in logical order.
 
-    ``value(kernel, draws, …)`` gets the elements of the inputs, which broadcast to the output.
+    ``value(kernel, draws, …)`` gets the elements of the inputs, which broadcast to the output. The draws are those of
+    ``key``, if it is given.
     """
     k = call.kernel(name)
     tensors = [out, *(t.expand(out.shape) if not same_shape(t, out) else t for t in inputs)]
@@ -55,7 +83,7 @@ def fill(call: Call, out: Tensor, value: Callable[..., Expr], inputs: Sequence[T
         for axis, extent in zip(axes, out.shape):
             linear = linear * k.size(extent) + axis
     target, *sources = (k.write(tensors[0]), *(k.read(t, tensors[0].shape) for t in tensors[1:]))
-    k.store(target, axes, value(k, Draws(k, linear), *(source.at(*axes) for source in sources)))
+    k.store(target, axes, value(k, Draws(k, linear, key), *(source.at(*axes) for source in sources)))
     k.launch()
 
 

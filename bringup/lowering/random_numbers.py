@@ -9,7 +9,7 @@ from bringup.ir.dtypes import DType, boolean, float16, float64, int64, uint64
 from bringup.ir.expr import Binary, Cast, Expr, Where, binary, const, unary
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
-from bringup.lowering.draws import Draws, checked, coin, exponential_unit, fill, normal_unit, uniform_unit
+from bringup.lowering.draws import Draws, checked, coin, exponential_unit, fill, keep_key, normal_unit, uniform_unit
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -193,17 +193,33 @@ def native_dropout(call: Call, input: Tensor, p: Number, train: bool | None) -> 
         raise NoKernel("the core does dropout that draws nothing")
     if not (input.contiguous and all(out.contiguous for out in call.outs)):
         raise NoKernel("dropout draws in logical order: contiguous tensors only")
-    wide = opmath(input.dtype)
     k = call.kernel()
     count = input.numel
     i = k.grid(count)
     x, y, mask = (k.read(input.view((count,), (1,))), *(k.write(out.view((count,), (1,))) for out in call.outs))
-    keep = k.let(1.0 - k.number(p, float64))
-    kept = k.let(coin(Draws(k, i), whole_chance(keep)))
-    scale = convert(1.0 / keep, wide)
-    k.store(y, [i], Where(kept, convert(x[i], wide), const(0, wide)) * scale)
+    kept, dropped = _dropout(k, Draws(k, i), x[i], p, input.dtype)
+    k.store(y, [i], dropped)
     k.store(mask, [i], kept)
     k.launch()
+
+
+def _dropout(k: KernelBuilder, draws: Draws, x: Expr, p: Number, dtype: DType) -> tuple[Expr, Expr]:
+    """Whether an element is kept, and what becomes of it; NaN and infinity are NaN where they are dropped."""
+    wide = opmath(dtype)
+    keep = k.let(1.0 - k.number(p, float64))
+    kept = k.let(coin(draws, whole_chance(keep)))
+    return kept, convert(x, wide) * convert(kept, wide) * convert(1.0 / keep, wide)
+
+
+def dropout_key(call: Call, x: Tensor) -> None:
+    """The seed and the offset of a dropout (graph/keyed_dropout.py)."""
+    keep_key(call, call.outs[0], "dropout_key")
+
+
+def keyed_dropout(call: Call, x: Tensor, key: Tensor, p: Number) -> None:
+    """Dropout as a key says, or its gradient: both scale by the same mask."""
+    (out,) = call.outs
+    fill(call, out, lambda k, draws, x: _dropout(k, draws, x, p, out.dtype)[1], [x], "keyed_dropout", key)
 
 
 @lowering("aten::rrelu_with_noise")

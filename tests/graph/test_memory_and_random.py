@@ -210,3 +210,89 @@ def test_dropout_in_a_network_trains_as_in_eager(compiled: Compile, device: str)
             network(x).square().sum().backward()
     for one, other in zip(model.parameters(), twin.parameters()):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+def _kept_for_backward(run: Compile, x: torch.Tensor) -> list[tuple[torch.dtype, int]]:
+    kept: dict[int, tuple[torch.dtype, int]] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = (tensor.dtype, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        run(x)
+    return sorted(kept.values(), key=str)
+
+
+def test_training_keeps_a_key_and_no_mask(compiled: Compile, numbers: Any) -> None:
+    x = numbers(40, 30, grad=True)
+    assert _kept_for_backward(compiled(lambda x: F.dropout(x * 2, 0.5)), x) == [(torch.int64, 2)]
+
+
+def test_dropout_of_probability_0_keeps_nothing_twice(compiled: Compile, numbers: Any) -> None:
+    """The copy that it makes of relu's result is that result."""
+    weight, x = numbers(30, 5), numbers(40, 30, grad=True)
+    kept = _kept_for_backward(compiled(lambda x: F.dropout(x.relu(), 0.0) @ weight), x)
+    assert [count for _, count in kept if count == x.numel()] == [x.numel()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_keyed_dropout_has_the_bits_of_eager(dtype: torch.dtype, compiled: Compile, device: str) -> None:
+    """Gradients too, with strides, infinities and NaN: what is dropped of them is NaN, as in eager PyTorch."""
+    values = torch.randn(9, 14)
+    values[0, 0], values[3, 5], values[8, 13] = float("nan"), float("inf"), float("-inf")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x.t(), 0.4) * 3
+
+    found = []
+    for run in (compiled(f), f):
+        x = values.to(device, dtype).requires_grad_()
+        torch.manual_seed(11)
+        y = run(x)
+        y.backward(x.detach().t())
+        found.append((y, x.grad))
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", ["trace", "compile"])
+def test_modes_that_run_ordinary_ops_draw_the_same(mode: str, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import bringup
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x * 2, 0.5)
+
+    found = []
+    for run in (torch.compile(f, backend=bringup.Backend(mode=mode)), f):
+        x = torch.ones(50, device=device, requires_grad=True)
+        torch.manual_seed(2)
+        run(x).sum().backward()
+        found.append(x.grad)
+    same(*found)
+    assert "keyed_dropout" in capsys.readouterr().out
+
+
+def test_a_mask_that_somebody_sees_stays(compiled: Compile, numbers: Any) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.native_dropout(x, 0.5, True)
+
+    found = []
+    for run in (compiled(f), f):
+        x = numbers(8, 8, grad=True)
+        torch.manual_seed(4)
+        y, mask = run(x)
+        y.sum().backward()
+        found.append((y.detach(), mask, x.grad))
+    same(*found)
+
+
+def test_a_copy_that_somebody_sees_stays(compiled: Compile, numbers: Any) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.exp()
+        return y, y.clone()
+
+    one, other = compiled(f)(numbers(5, grad=True))
+    with torch.no_grad():
+        one.zero_()
+    assert other.abs().min() > 0, "the copy is memory of its own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -212,13 +213,21 @@ def test_hooks_and_custom_functions(compiled: Compile, numbers: Any) -> None:
 _NO_STATES = pytest.mark.xfail(strict=True, raises=AssertionError, reason="run_and_save_rng_state: a closed list")
 
 
-@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.5, marks=_NO_STATES)])
-def test_checkpointing(dropout: float, compiled: Compile, numbers: Any) -> None:
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(torch.tanh, id="nothing drawn"),
+        pytest.param(lambda x: F.dropout(x, 0.5), id="dropout"),
+        pytest.param(lambda x: F.dropout(F.dropout(x, 0.5).sin(), 0.1), id="dropout twice"),
+        pytest.param(lambda x: x * torch.rand_like(x), id="rand_like", marks=_NO_STATES),
+    ],
+)
+def test_checkpointing(last: Callable[[torch.Tensor], torch.Tensor], compiled: Compile, numbers: Any) -> None:
     """What backward computes again is what forward had, random numbers too."""
     from torch.utils.checkpoint import checkpoint
 
     def block(x: torch.Tensor) -> torch.Tensor:
-        return F.dropout(x.sin() @ x.cos(), dropout)
+        return last(x.sin() @ x.cos())
 
     def whole(x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = checkpoint(block, x, use_reentrant=False)
