@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bringup.ir.dtypes import DType, boolean, float64, uint64
-from bringup.ir.expr import Binary, Cast, Expr, Fma, IndexValue, Load, Philox, Where, const, unary
+from bringup.ir.expr import Binary, Cast, Expr, Fma, IndexValue, Load, Philox, Where, const
 from bringup.ir.index import AxisVar, Index, IndexLike, as_index
 from bringup.ir.kernel import Buffer, Local
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.draws import below
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
@@ -245,10 +246,7 @@ class Scores:
         place = (((b * heads + h) * groups + g) * self.queries + query) * self.keys + key
         word = Philox(seed, offset, Cast(IndexValue(place), uint64), 32)
         keep = 1.0 - self.k.number(self.heads.dropout, float64)
-        # A draw below 2^32 against a whole number of steps.
-        below = Cast(unary("floor", keep * 2.0**32), uint64)
-        chosen = Cast(word, uint64) < below
-        return Where(chosen, convert(1.0 / keep, self.heads.wide), const(0, self.heads.wide))
+        return Where(below(word, keep), convert(1.0 / keep, self.heads.wide), const(0, self.heads.wide))
 
 
 def unmasked(peak: Expr) -> Expr:

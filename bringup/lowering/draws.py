@@ -186,3 +186,9 @@ def exponential_unit(k: KernelBuilder, draws: Draws, dtype: DType) -> Expr:
 def coin(draws: Draws, chance: Expr) -> Expr:
     """True with a probability (float64): x < p 2^32."""
     return Cast(draws.word(draws.number), float64) < chance * 2.0**32
+
+
+def below(word: Expr, chance: Expr) -> Expr:
+    """A coin for a probability (float64) that is the same everywhere, which the core counts in whole steps of 2^-32."""
+    steps = unary("floor", chance * 2.0**32)
+    return (word < Cast(Cast(steps, uint64), uint32)) | (steps >= 2.0**32)

@@ -9,7 +9,17 @@ from bringup.ir.dtypes import DType, boolean, float16, float64, int64, uint64
 from bringup.ir.expr import Binary, Cast, Expr, Where, binary, const, unary
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
-from bringup.lowering.draws import Draws, checked, coin, exponential_unit, fill, keep_key, normal_unit, uniform_unit
+from bringup.lowering.draws import (
+    Draws,
+    below,
+    checked,
+    coin,
+    exponential_unit,
+    fill,
+    keep_key,
+    normal_unit,
+    uniform_unit,
+)
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -153,12 +163,7 @@ def bernoulli(call: Call, self: Tensor, chance: Number, generator: None) -> None
     out = call.outs[0]
     if chance < 0 or chance > 1:
         raise NoKernel("the core says what is wrong with this probability")
-    fill(call, out, lambda k, draws: _coin_as(coin(draws, whole_chance(k.number(chance, float64))), out.dtype))
-
-
-def whole_chance(chance: Expr) -> Expr:
-    """A probability in whole steps of 2^-32, as the core counts one that is the same everywhere."""
-    return unary("floor", chance * 2.0**32) * 2.0**-32
+    fill(call, out, lambda k, draws: _coin_as(below(draws.word(draws.number), k.number(chance, float64)), out.dtype))
 
 
 def _coin_as(truth: Expr, dtype: DType) -> Expr:
@@ -207,7 +212,7 @@ def _dropout(k: KernelBuilder, draws: Draws, x: Expr, p: Number, dtype: DType) -
     """Whether an element is kept, and what becomes of it; NaN and infinity are NaN where they are dropped."""
     wide = opmath(dtype)
     keep = k.let(1.0 - k.number(p, float64))
-    kept = k.let(coin(draws, whole_chance(keep)))
+    kept = k.let(below(draws.word(draws.number), keep))
     return kept, convert(x, wide) * convert(kept, wide) * convert(1.0 / keep, wide)
 
 

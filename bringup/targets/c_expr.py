@@ -30,6 +30,8 @@ from bringup.targets.c_operations import Operations
 from bringup.targets.c_value import Value, kind_of, literal
 from bringup.targets.target import Target
 
+_ROW_BITS = 256  # of draws: two blocks of Philox, the fewest that make a vector
+
 
 class Values(Operations):
     """Emits values. ``load`` is in c_access.py."""
@@ -159,9 +161,14 @@ class Values(Operations):
 
     def philox(self, expr: Philox) -> Value:
         """A draw."""
-        seed, offset, counter = (self.value(e) for e in operands(expr))
+        seed, offset = self.value(expr.seed), self.value(expr.offset)
         if max(seed.lanes, offset.lanes) > 1:
             return self.by_lane(expr)
+        if self.vector is not None and self.lane is None and self.vector.lanes * expr.bits >= _ROW_BITS:
+            row = draws_in_a_row(expr, self.vector.axis)
+            if row is not None:
+                return self._philox_row(expr.bits, self.vector.lanes, seed, offset, row)
+        counter = self.value(expr.counter)
         lanes = counter.lanes
         if lanes > 1:
             self.snippet(f"philox{expr.bits}x{lanes}", c_integer.philox_vector(expr.bits, lanes))
@@ -172,6 +179,13 @@ class Values(Operations):
         depth = max(seed.depth, offset.depth, counter.depth)
         text = f"bu_philox{expr.bits}({seed.text}, {offset.text}, {counter.text})"
         return self.declare(text, f"u{expr.bits}", 1, depth)
+
+    def _philox_row(self, bits: int, lanes: int, seed: Value, offset: Value, row: Index) -> Value:
+        first, depth = self.index(row)
+        self.snippet("philox_block", c_integer.PHILOX_BLOCK)
+        self.snippet(f"philox{bits}_rowx{lanes}", c_integer.philox_row(bits, lanes))
+        text = f"bu_philox{bits}_rowx{lanes}({seed.text}, {offset.text}, (uint64_t){first})"
+        return self.declare(text, f"u{bits}", lanes, max(seed.depth, offset.depth, depth))
 
     # indices
 
@@ -250,6 +264,23 @@ class IndexOrder:
 
     rest: Index
     below: bool
+
+
+def draws_in_a_row(expr: Philox, axis: str) -> Index | None:
+    """The number of a draw, if the next step of an axis has the next draw; None if not.
+
+    >>> from bringup.ir.dtypes import uint64
+    >>> seed, i = Param("seed", uint64), AxisVar("i")
+    >>> draws_in_a_row(Philox(seed, seed, Cast(IndexValue(i), uint64), 32), "i")
+    AxisVar(name='i')
+    >>> draws_in_a_row(Philox(seed, seed, Cast(IndexValue(i * 2), uint64), 32), "i")
+    """
+    counter = expr.counter
+    if not (isinstance(counter, Cast) and isinstance(counter.x, IndexValue)):
+        return None
+    index = counter.x.index
+    scale, rest = coefficient(index, AxisVar(axis))
+    return index if scale == Int(1) and axis not in axes_in(rest) and not bridges(rest) else None
 
 
 def index_order(expr: Binary, axis: str) -> IndexOrder | None:

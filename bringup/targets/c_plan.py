@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from bringup.ir.expr import AsIndex, Binary, Expr, Load, Name, Unary
+from bringup.ir.expr import AsIndex, Binary, Expr, Load, Name, Philox, Unary
 from bringup.ir.index import AxisVar, Index, Int, atoms, axes_in, coefficient
 from bringup.ir.kernel import (
     Block,
@@ -27,7 +27,7 @@ from bringup.ir.kernel import (
 from bringup.ir.ops import BINARY, UNARY
 from bringup.ir.walk import indices_of, operands, own_values, subexpressions
 from bringup.targets.c_access import address
-from bringup.targets.c_expr import index_order
+from bringup.targets.c_expr import draws_in_a_row, index_order
 from bringup.targets.target import Target
 
 _PRIVATE_LIMIT = 1 << 16  # bytes of Locals when each lane has its own: they stay in the second-level cache
@@ -182,9 +182,12 @@ def widest_bits(block: Block, values: Iterable[Expr], axis: str) -> int:
 
 
 def _computed(expr: Expr, axis: str) -> Iterator[Expr]:
-    """A value and those inside it that become vectors: not the sides of a comparison of indices."""
+    """A value and those inside it that become vectors: neither the sides of a comparison of indices nor the numbers of
+    draws that follow each other."""
     yield expr
     if isinstance(expr, Binary) and index_order(expr, axis) is not None:
+        return
+    if isinstance(expr, Philox) and draws_in_a_row(expr, axis) is not None:
         return
     for operand in operands(expr):
         yield from _computed(operand, axis)

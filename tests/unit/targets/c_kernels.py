@@ -160,6 +160,12 @@ _add(
     "out z: uint64[n] strides [1] grid i < n { store y[i] = philox32(seed, offset, uint64(index(i))) "
     "store z[i] = philox64(seed, offset, uint64(index(2*i + 1))) }"
 )
+for _bits in (32, 64):  # draws that follow each other, from every place in a block
+    _add(
+        f"kernel row_draws{_bits} size n size m param seed: uint64 param offset: uint64 "
+        f"out y: uint{_bits}[n, m] strides [m, 1] grid i < n, j < m "
+        f"{{ store y[i, j] = philox{_bits}(seed, offset, uint64(index(m*i + j + 3))) }}"
+    )
 _add(
     "kernel integers size n in x: int32[n] strides [1] in z: int32[n] strides [1] out y: int32[n, 6] strides [6, 1] "
     "grid i < n { store y[i, 0] = floordiv(x[i], z[i]) store y[i, 1] = truncdiv(x[i], z[i]) "
