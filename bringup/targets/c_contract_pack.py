@@ -18,7 +18,7 @@ from bringup.targets.c_contract_form import Affine, Factor
 from bringup.targets.c_contract_function import opened, split_position, text_of
 from bringup.targets.c_contract_micro import Tile
 from bringup.targets.c_contract_turn import SHUFFLE, turn_function
-from bringup.targets.c_value import ctype, storage_of
+from bringup.targets.c_value import converted, ctype, storage_of
 from bringup.targets.target import Target
 
 
@@ -191,5 +191,6 @@ def converting_load(w: Accesses, dtype: DType, tile: Tile, lanes: int, place: st
     if dtype.is_half:
         text = w.call("from_bf16" if dtype is bfloat16 else "from_f16", "f32", lanes, text)
     if (tile.kind == "f64" and dtype is not float64) or (tile.kind == "i32" and dtype is not int32):
-        return f"({tile.scalar})({text})" if lanes == 1 else f"__builtin_convertvector({text}, {tile.kind}x{lanes})"
+        kind = "f32" if dtype.is_half else storage_of(dtype)
+        return f"({tile.scalar})({text})" if lanes == 1 else converted(text, kind, tile.kind, lanes)
     return text

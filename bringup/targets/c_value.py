@@ -92,6 +92,22 @@ def ctype(kind: str, lanes: int = 1, mask_bits: int = 32) -> str:
     return f"i{mask_bits}x{lanes}" if kind == "bool" else f"{kind}x{lanes}"
 
 
+def converted(text: str, source: str, target: str, lanes: int) -> str:
+    """C of a vector in another type, in steps of twice or half the width.
+
+    In one step gcc 12 takes a vector of 16 bytes apart to make 32-bit integers of them: 51 instructions instead of 12.
+
+    >>> converted("v1", "u8", "i32", 16)
+    '__builtin_convertvector(__builtin_convertvector(v1, u16x16), i32x16)'
+    """
+    bits, last = int(source[1:]), int(target[1:])
+    while bits != last:
+        bits = bits * 2 if bits < last else bits // 2
+        kind = target if bits == last else f"{source[0]}{bits}"
+        text = f"__builtin_convertvector({text}, {kind}x{lanes})"
+    return text
+
+
 def first_lanes(lanes: int, count: str) -> str:
     """The mask of the lanes below a count, an int of C.
 
