@@ -244,7 +244,8 @@ class Accesses(Values):
             # Compared as bytes: gcc 12 widens the result in one instruction, and would take the bytes themselves apart.
             # A softmax behind a mask took 5.9 ms that way and takes 2.5.
             # To clang the result is char, which is unsigned on RISC-V: hence the cast.
-            return f"({text} != 0)" if lanes == 1 else f"__builtin_convertvector((i8x{lanes})({text} != 0), i32x{lanes})"
+            truth = f"({text} != 0)"
+            return truth if lanes == 1 else f"__builtin_convertvector((i8x{lanes}){truth}, i32x{lanes})"
         if dtype.is_half:
             return self.call(f"from_{'f16' if dtype.name == 'float16' else 'bf16'}", "f32", lanes, text)
         if dtype.is_integer and dtype.bits < 32:
