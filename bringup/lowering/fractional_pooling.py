@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from bringup.ir.dtypes import int64
@@ -10,11 +9,10 @@ from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, cons
 from bringup.ir.index import AxisVar, Index
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
-from bringup.lowering.planes import place_of, scatter_planes
+from bringup.lowering.planes import scatter_gradients
 from bringup.lowering.pooling import first_best
 from bringup.lowering.registry import lowering
 from bringup.lowering.resampling import size_value
-from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
 
@@ -74,13 +72,4 @@ def fractional_max_pool_backward(
     call: Call, grad_output: Tensor, self: Tensor, kernel_size: list[int], output_size: list[int], indices: Tensor
 ) -> None:
     """Each gradient goes to the element that was the largest of its window."""
-    (out,) = call.outs
-    dims = len(kernel_size)
-    shape = (*out.shape[:-dims], *grad_output.shape[-dims:])
-
-    def terms(k: KernelBuilder, plane: Sequence[AxisVar], u: Sequence[AxisVar]) -> list[tuple[Sequence[Index], Expr]]:
-        grad, places = k.read(grad_output, shape), k.read(indices, shape)
-        extents = [k.size(extent, low=1) for extent in out.shape[-dims:]]
-        return [(place_of(places.at(*plane, *u), extents), convert(grad.at(*plane, *u), opmath(out.dtype)))]
-
-    scatter_planes(call, out, dims, grad_output.shape[-dims:], terms)
+    scatter_gradients(call, grad_output, indices, len(kernel_size))

@@ -1,4 +1,5 @@
-"""Gradients of pooling, gathered: each input element visits the windows that may hold it. No two steps ever meet."""
+"""Gradients of pooling. Those of means are gathered: each input element visits the windows that may hold it, and no two
+steps ever meet. Those of maxima are scattered, plane by plane, as an index says where each one belongs."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bringup.ir.dtypes import int64
-from bringup.ir.expr import Binary, Expr, IndexValue, Where, const
+from bringup.ir.expr import Expr, IndexValue, const
 from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Tensor
-from bringup.lowering.planes import each, element, grid_by_memory, place_of, position
+from bringup.lowering.planes import each, element, grid_by_memory, place_of, scatter_gradients
 from bringup.lowering.pooling import Window, average_windows, over, stretched_window, window_size
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -71,19 +72,6 @@ def gather_windows(
     k.launch()
 
 
-def _of_maxima(call: Call, k: KernelBuilder, grad: Tensor, indices: Tensor, visits: Sequence[Visits]) -> None:
-    (out,) = call.outs
-    lead = out.ndim - len(visits)
-    places = k.read(indices, (*out.shape[:lead], *grad.shape[lead:]))
-    extents = [k.size(extent) for extent in out.shape[lead:]]
-
-    def term(value: Expr, outer: Sequence[Index], h: Sequence[Index], u: Sequence[Index], guards: list[Expr]) -> Expr:
-        chosen = element(places, (*outer, *u), guards, const(-1, int64))
-        return Where(Binary("eq", chosen, IndexValue(position(h, extents))), value, const(0, value.dtype))
-
-    gather_windows(call, k, grad, visits, term)
-
-
 @lowering("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(
     call: Call,
@@ -97,22 +85,13 @@ def max_pool_backward(
     indices: Tensor,
 ) -> None:
     """Each gradient goes to the element that was the largest of its window."""
-    dims = 2 if "2d" in call.op else 3
-    k = call.kernel()
-    numbers = zip(
-        grad_output.shape[-dims:], *(each(n, dims) for n in (kernel_size, stride or kernel_size, padding, dilation))
-    )
-    visits = [fixed_visits(k.size(n), (taps - 1) * gap + 1, step, pad) for n, taps, step, pad, gap in numbers]
-    _of_maxima(call, k, grad_output, indices, visits)
+    scatter_gradients(call, grad_output, indices, 2 if "2d" in call.op else 3)
 
 
 @lowering("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(call: Call, grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
     """Each gradient goes to the element that was the largest of its window."""
-    dims = 2 if "2d" in call.op else 3
-    k = call.kernel()
-    pairs = zip(call.outs[0].shape[-dims:], grad_output.shape[-dims:])
-    _of_maxima(call, k, grad_output, indices, [stretched_visits(k, *pair) for pair in pairs])
+    scatter_gradients(call, grad_output, indices, 2 if "2d" in call.op else 3)
 
 
 def _of_means(
