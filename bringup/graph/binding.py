@@ -62,6 +62,7 @@ class Binding:
         self._pure = not any(isinstance(step, Opaque) for step in structure.steps)
         self.parts: list[Segment | EagerCall] = self._cut()
         self._results = [self._constant(result) for result in results]
+        self._straight = self._straight_through()
 
     # ---- plans ----
 
@@ -123,10 +124,36 @@ class Binding:
         expression = number.node.expr
         return int(expression.subs({symbol: self._symbols[str(symbol)] for symbol in expression.free_symbols}))
 
+    def _straight_through(self) -> tuple[Any, list[int], list[tuple[int, Any]]] | None:
+        """The plan, the arguments it takes, and which output each result is (-1: a constant), if there is no more to a
+        run than that: then it costs 2 µs less of 9."""
+        if not self._pure or len(self.parts) != 1 or self.structure.lowered.numbers:
+            return None
+        (part,) = self.parts
+        assert isinstance(part, Segment)
+        if any(kind != "tensor" or number >= CONSTANTS for kind, number in part.memories):
+            return None
+        answers: list[tuple[int, Any]] = []
+        for result in self._results:
+            if not isinstance(result, Held):
+                answers.append((-1, result))
+                continue
+            if result.memory not in self._outputs:
+                return None
+            shape, strides, offset = self._layouts[result]
+            if offset or self._output_spec(result.memory)[1:] != (shape, strides):
+                return None
+            answers.append((self._outputs.index(result.memory), None))
+        return part.plan, [number for _, number in part.memories], answers
+
     # ---- running ----
 
     def run(self, arguments: Sequence[Any], constants: Sequence[torch.Tensor]) -> list[Any]:
         """The results of the graph."""
+        if self._straight is not None:
+            plan, places, answers = self._straight
+            made = plan.run([arguments[place] for place in places])
+            return [constant if place < 0 else made[place] for place, constant in answers]
         run = GraphRun(self, arguments, constants)
         if self._pure:
             for part in self.parts:
