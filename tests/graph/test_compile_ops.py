@@ -19,7 +19,7 @@ SAMPLED_OPS = """
     nn.functional.conv2d nn.functional.cross_entropy nn.functional.dropout nn.functional.embedding nn.functional.gelu
     nn.functional.group_norm nn.functional.interpolate.nearest nn.functional.linear nn.functional.max_pool2d
     nn.functional.mse_loss nn.functional.pad.constant nn.functional.scaled_dot_product_attention nonzero permute pow
-    rand_like roll scatter_add softmax sort split squeeze std sum t topk tril var_mean where zero_
+    rand_like roll scatter_add signal.windows.kaiser softmax sort split squeeze std sum t topk tril var_mean where zero_
 """.split()
 
 

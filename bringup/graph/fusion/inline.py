@@ -11,7 +11,7 @@ from bringup.graph.fusion.regrid import split
 from bringup.graph.fusion.settle import guarded, settled
 from bringup.graph.fusion.steps import Memory, Refused, need
 from bringup.graph.fusion.weight import Weight, weight
-from bringup.ir.expr import Cast, Expr, Load
+from bringup.ir.expr import Cast, Expr, Load, Name
 from bringup.ir.guards import guard_facts
 from bringup.ir.index import AxisVar, Index, Int
 from bringup.ir.kernel import Axis, Contract, Let, Store
@@ -21,6 +21,8 @@ from bringup.ir.walk import Substitution, bridges, subexpressions
 _OFTEN = 64
 #: Operations that are done again for every reader instead of one more load.
 _FEW = 3
+#: Operations of an expression that may be written more than once.
+_LONGEST = 300
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,26 @@ def formula_of(shop: Workshop, piece: Piece, memory: Memory) -> Formula:
     """The value that a piece stores to a memory, without names; Refused if there is no such expression."""
     wanted = settled(shop, piece, lambda other: other == memory)
     names: dict[str, Expr] = {}
+    lengths: dict[str, int] = {}
     store = None
+
+    def length(expr: Expr) -> int:
+        """Of the expression without names. Counted ahead: a series whose steps use two before them grows by powers."""
+        parts = subexpressions(expr)
+        return sum(lengths.get(part.name, 1) if isinstance(part, Name) else 1 for part in parts)
+
     for stmt in wanted.body:
         if isinstance(stmt, Let):
-            names[stmt.name] = Substitution(names=names).value(stmt.value)
+            lengths[stmt.name] = length(stmt.value)
+            if lengths[stmt.name] <= _LONGEST:
+                names[stmt.name] = Substitution(names=names).value(stmt.value)
         elif isinstance(stmt, Store) and shop.memory(stmt.buffer) == memory:
             need(store is None, 1, "the memory is stored to more than once")
             store = stmt
     assert store is not None
     need(store.guard is None and store.combine is None, 1, "the memory is not stored to at every point")
+    need(length(store.value) <= _LONGEST, 2, "the expression is too long to be written more than once")
     value = Substitution(names=names).value(store.value)
-    need(sum(1 for _ in subexpressions(value)) <= 300, 2, "the expression is too long to be written more than once")
     loads = {shop.memory(part.buffer) for part in subexpressions(value) if isinstance(part, Load)}
     need(not loads & piece.writes, 3, "the producer reads what it writes")
     return Formula(piece.axes, store, value, weight([value]))
