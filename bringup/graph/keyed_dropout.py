@@ -57,11 +57,11 @@ library.impl("keyed_dropout", lambda x, key, p: torch.empty_like(x), "Meta")
 def use_keys(graph: Graph) -> None:
     """Rewrites every dropout of a joint graph whose mask is only used to scale gradients."""
     for node in list(graph.find_nodes(op="call_function", target=_aten.native_dropout.default)):
-        x, p, train = (*node.args, None)[:3]
+        x, p, train = node.args
         results = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         gradients = list(results[1].users) if 1 in results else []
-        if train is False or not 0 < p < 1 or len(results) != len(node.users):
-            continue
+        if not isinstance(p, float) or not 0 < p < 1 or train is False or len(results) != len(node.users):
+            continue  # a probability that the graph computes is a node
         if not all(_is_gradient(user, results[1], p) for user in gradients):
             continue
         with graph.inserting_before(node):

@@ -296,3 +296,19 @@ def test_a_copy_that_somebody_sees_stays(compiled: Compile, numbers: Any) -> Non
     with torch.no_grad():
         one.zero_()
     assert other.abs().min() > 0, "the copy is memory of its own"
+
+
+def test_a_probability_that_changes(compiled: Compile, numbers: Any) -> None:
+    def f(x: torch.Tensor, p: float) -> torch.Tensor:
+        return F.dropout(x * 2, p)
+
+    run, x = compiled(f), numbers(6, 33, grad=True)
+    for p in (0.5, 0.25, 0.125, 0.0, 1.0):
+        found = []
+        for one in (run, f):
+            x.grad = None
+            torch.manual_seed(9)
+            y = one(x, p)
+            y.sum().backward()
+            found.append((y.detach(), x.grad))
+        same(*found)
