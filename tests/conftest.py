@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def run_python() -> RunPython:
         return result
 
     return run
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt here, also where the tests were started with SIGINT ignored (as by `&`)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

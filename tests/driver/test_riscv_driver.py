@@ -256,6 +256,7 @@ def test_a_failing_kernel_is_an_error_and_the_device_goes_on(
         impatient.free(0, address)
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_an_interrupt_stops_the_guest_and_the_device_goes_on(driver: riscv.Driver) -> None:
     """Ctrl-C while the calling thread waits for a kernel without end."""
     wrong, slow = (driver.load(0, binary(source), entry) for source, entry in ((WRONG, "wrong"), (SLOW, "slow")))

@@ -137,6 +137,7 @@ def test_limit_counts_exactly():
         assert machine.counts.instructions == 1100
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_interrupt_from_the_keyboard():
     """Ctrl-C while the guest runs."""
     with open_machine(None, bare('int main(void) { for (;;) __asm__ volatile(""); }'), SPEC) as machine:
