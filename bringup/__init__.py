@@ -69,11 +69,13 @@ __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "jit":  # a module of its own: importing it binds the name here
+        return import_module("bringup.jit")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'bringup' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(f"bringup.{home}"), name)
     globals()[name] = value
     return value

@@ -563,3 +563,7 @@ with torch.no_grad():
 """
     )
     run_python(f"exec(open({str(program)!r}).read())", env={"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "mode=library"})
+
+
+def test_the_module_is_there_without_an_import_of_its_own(run_python: Any) -> None:
+    assert run_python("import bringup\nprint(bringup.jit.enable.__name__)").stdout.strip() == "enable"
