@@ -5,21 +5,34 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests import fork_server
+from tests.cpu_time import CpuTimes
 
 ROOT = Path(__file__).resolve().parents[1]
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-times", metavar="FILE", help="write the CPU seconds of every test file to FILE, as JSON")
+    if find_spec("pytest_timeout") is None:
+        parser.addini("timeout", "seconds a test may take; without pytest-timeout they are not limited")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels of one session are compiled once, for all its processes, and leave the user's cache alone."""
+    config.pluginmanager.register(CpuTimes(), "cpu-times")
+    config.addinivalue_line("markers", "timeout(seconds): pytest-timeout's, named here for where it is not installed")
+    # Some machines forbid it for everybody; without bytecode every process of a test compiles bringup's sources again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Threads of ATen that wait do not spin: with two processes on two cores the training tests took 80 s instead of 17.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "BRINGUP_CACHE" not in os.environ:
@@ -42,7 +55,8 @@ def run_python() -> RunPython:
     '3\\n'
 
     ``env`` adds to this process's environment, where None removes a name; a failing process fails the test unless
-    ``check=False``. Tests of errors read ``.returncode`` and ``.stderr``.
+    ``check=False``. Tests of errors read ``.returncode`` and ``.stderr``. The process is a fork of one that has torch
+    where that makes no difference; ``fresh`` insists on a new one.
     """
 
     def run(
@@ -52,15 +66,12 @@ def run_python() -> RunPython:
         check: bool = True,
         timeout: float = 120,
         cwd: Path = ROOT,
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         merged: dict[str, str | None] = {**os.environ, **(env or {})}
-        result = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=cwd,
-            env={name: value for name, value in merged.items() if value is not None},
+        environment = {name: value for name, value in merged.items() if value is not None}
+        result = fork_server.run(
+            textwrap.dedent(code), *arguments, env=environment, cwd=cwd, timeout=timeout, fresh=fresh
         )
         if check and result.returncode != 0:
             pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)

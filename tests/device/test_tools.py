@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.fork_server import run_bringup
 
 KERNELS = {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "mode=kernels,devices=1"}
 
@@ -19,8 +20,7 @@ def explain(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
         plain = {name: value for name, value in os.environ.items() if name not in KERNELS}
         given = {**plain, "BRINGUP_CACHE": str(tmp_path / "cache"), **environment}
-        command = [sys.executable, "-m", "bringup", "explain", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=given, timeout=120)
+        return run_bringup("explain", *arguments, env=given)
 
     return run
 

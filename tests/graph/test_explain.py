@@ -25,6 +25,7 @@ from bringup.kit.graph_explain_model import NoModel, load_model, parse_input
 from bringup.kit.graph_explain_text import console, story_parts
 from bringup.kit.graph_explain_watch import explain_model
 from bringup.kit.graph_page import page
+from tests.fork_server import run_bringup
 
 MODELS = """
 import torch
@@ -368,8 +369,7 @@ def test_inputs() -> None:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bringup", "explain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=240)
+    return run_bringup("explain", *arguments, cwd=folder, timeout=240)
 
 
 def test_the_command_prints_and_writes(folder: Path) -> None:

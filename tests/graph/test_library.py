@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 BLAS = ROOT / "examples" / "vendor_blas" / "blas_driver.py"
@@ -39,5 +39,5 @@ assert any("blas" in name or "vendor" in name for name in names), names
 )
 def test_matrix_products_of_a_library() -> None:
     environment = {**os.environ, "BRINGUP_DRIVERS": str(BLAS), "BRINGUP_FALLBACK": "error"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
+    done = fork_server.run(PROGRAM, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr

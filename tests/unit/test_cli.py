@@ -6,13 +6,13 @@ import inspect
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from bringup import __version__, cli, driver
+from tests.fork_server import run_bringup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,9 +22,7 @@ def bringup(*arguments: str, **env: str | None) -> Result:
 
 
 def process(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bringup", *arguments]
-    everything = {**os.environ, "COLUMNS": "200", **env}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=everything, timeout=120)
+    return run_bringup(*arguments, env={**os.environ, "COLUMNS": "200", **env})
 
 
 def test_contract_prints_every_method_and_the_counts() -> None:

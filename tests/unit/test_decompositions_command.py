@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bringup.kit.decompositions_command import Decomposed, decomposition_rows, markdown, matching, summary
+from tests.fork_server import run_bringup
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "decompositions.md"
@@ -71,8 +71,7 @@ def test_the_page_is_up_to_date(rows: dict[str, Decomposed]) -> None:
 
 # ---- the command ----
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bringup", "decompositions", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    return run_bringup("decompositions", *arguments)
 
 
 def test_json() -> None:

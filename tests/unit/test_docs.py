@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^(?:<!-- (from|tested in): (\S+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -80,8 +82,11 @@ def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
             with (tmp_path / name[1]).open("a" if name[2] else "w") as file:
                 file.write(text)
             continue
-        command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+        if language == "python":
+            result = fork_server.run(text, env=environment, cwd=tmp_path)
+        else:
+            command = ["bash", "-euo", "pipefail", "-c", text]
+            result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
         assert result.returncode == 0, f"docs/{page.name}:{line}\n{text}\n{result.stdout}\n{result.stderr}"
 
 

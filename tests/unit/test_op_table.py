@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bringup.kit.op_table import OpRow, OpTable, base_of, grouped, lowered_ops, markdown, named_rows
+from tests.fork_server import run_bringup
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ops.md"
@@ -122,10 +122,7 @@ def test_the_counts_of_the_page_are_those_of_its_rows() -> None:
 # ---- the command ----
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ("BRINGUP_DRIVERS", "BRINGUP_SIM")}
-    command = [sys.executable, "-m", "bringup", "ops", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**inherited, "COLUMNS": "160", **environment}
-    )
+    return run_bringup("ops", *arguments, env={**inherited, "COLUMNS": "160", **environment})
 
 
 @pytest.fixture(scope="module")

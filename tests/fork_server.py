@@ -1,0 +1,205 @@
+"""Runs programs in fresh processes that are forked from one that has imported torch, which takes 2 s of CPU each time.
+
+A program sees what ``python -c`` would show it: ``import torch`` runs device autoload under the program's own
+environment, at the line where the program has it; nothing of bringup is imported before. The interpreter starts and
+ends as usual. Variables that torch or Python read when they start, and programs that look at what is imported, need a
+process of their own, and ``run`` gives them one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Imported ahead: what the first op on a device imports from torch.
+AHEAD = ("torch", "torch._decomp", "torch._meta_registrations", "torch.export", "torch.fx.passes.infra.pass_base")
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: Variables with these beginnings are read once, at the start of Python, torch or the C library.
+READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
+MESSAGE_BYTES = 1 << 20
+
+
+# ---- in pytest's process ----
+def run(
+    code: str,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    timeout: float = 120,
+    fresh: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -c CODE ARGUMENTS`` in the environment ``env``; ``fresh`` insists on a new interpreter."""
+    environment = dict(os.environ if env is None else env)
+    if not fresh and server().can_run(environment, code):
+        return server().run(code, arguments, environment, cwd, timeout)
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment)
+
+
+def run_bringup(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m bringup ARGUMENTS``."""
+    code = "import runpy; runpy.run_module('bringup', run_name='__main__', alter_sys=True)"
+    return run(code, *arguments, env=env, cwd=cwd, timeout=timeout)
+
+
+@cache
+def server() -> ForkServer:
+    """This process's server, which ends with it."""
+    started = ForkServer()
+    atexit.register(started.close)
+    return started
+
+
+def cpu_seconds() -> float:
+    """User and system time of the server, if there is one, and of the programs that it has run."""
+    return server().cpu_seconds() if server.cache_info().currsize else 0.0
+
+
+class ForkServer:
+    """The process that forks; programs run one after the other."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                cwd=ROOT,
+                env={**self.environment, AUTOLOAD: "0"},
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.DEVNULL,  # not a terminal, so that the programs' output is not either
+            )
+
+    def can_run(self, environment: Mapping[str, str], code: str) -> bool:
+        """Whether a forked process does what a new one would."""
+        names = {*environment, *self.environment} - {AUTOLOAD}
+        changed = {name for name in names if environment.get(name) != self.environment.get(name)}
+        return "sys.modules" not in code and not any(name.startswith(READ_AT_START) for name in changed)
+
+    def run(
+        self, code: str, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """What ``subprocess.run([python, "-c", code, *arguments])`` returns, with its output as text."""
+        words = [sys.executable, "-c", code, *arguments]
+        request = json.dumps([code, list(arguments), dict(environment), str(cwd)]).encode()
+        with self.lock, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            socket.send_fds(self.socket, [request], [out.fileno(), err.fileno()])
+            child = int(self._answer(None))
+            try:
+                status = int(self._answer(timeout))
+            except TimeoutError:
+                os.kill(child, 9)
+                self._answer(None)
+                raise subprocess.TimeoutExpired(words, timeout) from None
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read())
+        return subprocess.CompletedProcess(words, status, *texts)
+
+    def _answer(self, timeout: float | None) -> bytes:
+        self.socket.settimeout(timeout)
+        answer = self.socket.recv(64)
+        assert answer, f"the fork server ended with status {self.process.wait()}"
+        return answer
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.wait()
+
+
+# ---- in the server ----
+class TorchLater(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Takes torch out of ``sys.modules``; the program's ``import torch`` puts it back and runs device autoload."""
+
+    def __init__(self) -> None:
+        names = [name for name in sys.modules if name.partition(".")[0] == "torch"]
+        self.modules = {name: sys.modules.pop(name) for name in names}
+        self.spec = self.modules["torch"].__spec__
+
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=self.spec.origin, is_package=True)
+        spec.submodule_search_locations = self.spec.submodule_search_locations
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return self.modules["torch"]
+
+    def exec_module(self, torch: types.ModuleType) -> None:
+        torch.__spec__ = self.spec
+        sys.modules.update(self.modules)
+        sys.meta_path.remove(self)
+        if torch._is_device_backend_autoload_enabled():
+            torch._import_device_backends()
+
+
+def serve(requests: socket.socket) -> tuple[str, list[str]]:
+    """Forks for every request; returns in the forked processes only, with a program to run and its arguments."""
+    for name in AHEAD:
+        importlib.import_module(name)
+    gc.freeze()  # collections in the programs leave these objects, and so their pages, alone
+    while True:
+        request, files, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 2)
+        if not request:
+            os._exit(0)
+        child = os.fork()
+        if child == 0:
+            break
+        requests.send(str(child).encode())
+        for file in files:
+            os.close(file)
+        requests.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+    requests.close()
+    for place, file in enumerate(files, 1):
+        os.dup2(file, place)
+        os.close(file)
+    code, arguments, environment, cwd = json.loads(request)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    return code, arguments
+
+
+def as_main(code: str, arguments: list[str]) -> None:
+    """Runs the program as ``python -c`` does."""
+    sys.argv[:] = ["-c", *arguments]
+    sys.path[0] = ""
+    sys.meta_path.insert(0, TorchLater())
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+    except Exception as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function's line
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        program = serve(socket.socket(fileno=int(sys.argv[1])))
+    except KeyboardInterrupt:
+        os._exit(0)
+    as_main(*program)
