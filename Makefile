@@ -7,6 +7,10 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 ARGS ?=
+MATRIX ?= 2.11.0 2.12.1 2.14.1 2.15.0
+
+# Some machines forbid bytecode for everybody; then every process of a test compiles bringup's sources again.
+export PYTHONDONTWRITEBYTECODE :=
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,7 +28,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all matrix bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -33,23 +37,32 @@ demo: build ## trains small networks on the simulated device and prints what ran
 	$(SAY) "demo"
 	@$(PY) examples/demo.py $(ARGS)
 
-test: build ## the whole test suite
+# Files, not tests, go to a worker: what the tests of a file share is made once.
+PYTEST := $(PY) -m pytest --durations=15 -n 2 --dist loadfile
+
+test: build ## the test suite; ends with its CPU minutes (ARGS="--cpu-times results/test_time.json" records them)
 	$(SAY) "tests"
-	@$(PY) -m pytest --durations=15 -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-all: build ## the test suite with its long sweeps
 	$(SAY) "tests and sweeps"
-	@$(PY) -m pytest --durations=15 -n 2 --dist loadfile -m "sweep or not sweep" $(ARGS)
+	@$(PYTEST) -m "sweep or not sweep" $(ARGS)
+
+matrix: build ## builds and tests with other versions of torch: MATRIX="2.12.1 2.15.0" ARGS="tests/unit"
+	$(SAY) "torch $(MATRIX)"
+	@$(PY) -m tests.matrix $(MATRIX) -- $(ARGS)
 
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"
 	@$(PY) benchmarks/eager.py $(ARGS)
 
-docs: build ## writes the pages that come from the code: docs/ops.md, docs/decompositions.md
+docs: build ## writes the pages that come from the code, and the numbers that come from recorded runs
 	$(SAY) "docs/ops.md"
 	@$(PY) -m bringup ops --driver sim --mode kernels --markdown docs/ops.md
 	$(SAY) "docs/decompositions.md"
 	@$(PY) -m bringup decompositions --markdown docs/decompositions.md
+	$(SAY) "numbers of README.md and docs/"
+	@$(PY) benchmarks/pages.py
 
 lint: build $(STAMP)-lint ## ruff, mypy, clang-format
 	$(SAY) "ruff"

@@ -28,7 +28,7 @@ from statistics import geometric_mean
 from time import perf_counter
 from typing import Any
 
-from eager import machine
+from recording import record
 from timing import Pair, Side, calls_of_burst, compare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -425,15 +425,13 @@ def main() -> None:
     if any(row.noisy for row in rows):
         print("noisy rows prove nothing, and their bars get no verdict: the machine was busy")
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         result = {
-            "machine": machine(),
             "load": load,
             "rows": [{**asdict(row), "vs_compile": row.vs_compile} for row in rows],
             "bars": [{**asdict(bar), "met": bar.met} for bar in bars],
             "failed": failed,
         }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        record(options.json, result)
     if failed:
         sys.exit(f"{len(failed)} of {len(asked)} rows could not be measured")
 

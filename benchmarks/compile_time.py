@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from recording import record
 
 #: What the project promises.
 BAR_COMPILER = 1.5  # first call ÷ C compiler
@@ -259,11 +260,8 @@ def main() -> None:
     rows, counted = measure(options.rounds)
     show(rows, counted)
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        about = f"{platform.machine()}, Python {platform.python_version()}"
         written = [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in rows]
-        result = {"machine": about, "load": load, "rounds": options.rounds, "rows": written, "scalars": counted}
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        record(options.json, {"load": load, "rounds": options.rounds, "rows": written, "scalars": counted})
 
 
 def show(rows: list[Row], counted: dict[str, list[float]]) -> None:

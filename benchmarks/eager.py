@@ -1,7 +1,7 @@
 """Eager cost on the device against the CPU: one run, one thread, interleaved (method: timing.py).
 
 python benchmarks/eager.py                    # the simulated device against the CPU
-python benchmarks/eager.py --quick --json results/eager.json --plot results/eager.png
+python benchmarks/eager.py --quick --json results/eager_library.json --plot build/eager.png
 python benchmarks/eager.py --kernels          # sim on kernels that bringup generates, instead of ATen's
 python benchmarks/eager.py --device cpu       # CPU against itself: every ratio should be 1.00
 """
@@ -9,7 +9,6 @@ python benchmarks/eager.py --device cpu       # CPU against itself: every ratio 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from recording import record
 from timing import Pair, Side, compare, compare_imports
 
 if TYPE_CHECKING:
@@ -243,8 +243,12 @@ def cells(row: Row) -> tuple[str, ...]:
     return row.name, micro(row.cpu), micro(row.device), value, doubt, control, bar, row.verdict
 
 
+def titles(device: str) -> tuple[str, ...]:
+    return "", "CPU µs", f"{device} µs", "ratio", "±", "A/A", "bar", ""
+
+
 def print_table(rows: list[Row], title: str, device: str) -> None:
-    head = ("", "CPU µs", f"{device} µs", "ratio", "±", "A/A", "bar", "")
+    head = titles(device)
     body = [cells(row) for row in rows]
     try:
         from rich import box
@@ -346,14 +350,10 @@ def main() -> None:
     if any(row.noisy for row in rows):
         print(f"noisy rows prove nothing: at the start the load was {load[0]:.1f} on {os.cpu_count()} cores")
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        result = {
-            "device": str(device),
-            "machine": about,
-            "load": load,
-            "rows": [{**asdict(row), "met": row.met} for row in rows],
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        tiny = next(row.value for row in rows if row.name == TINY)
+        table = {"columns": titles(device.type), "rows": [cells(row) for row in rows]}  # as docs/conformance.md has it
+        written = [{**asdict(row), "met": row.met} for row in rows]
+        record(options.json, {"device": str(device), "load": load, "tiny": tiny, "table": table, "rows": written})
     if options.plot:
         plot(rows, options.plot, device.type)
 

@@ -54,12 +54,12 @@ def command_line() -> str:
     return shlex.join([program.name, *sys.argv[1:]])
 
 
-def record(name: str, data: dict[str, Any], *, command: str | None = None) -> Path:
-    """Writes ``data`` to ``results/<name>.json`` with where it comes from; returns the file."""
+def record(name: str | Path, data: dict[str, Any], *, command: str | None = None) -> Path:
+    """Writes ``data`` to ``results/<name>.json``, or to the file given, with where it comes from; returns the file."""
     import torch
 
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{name}.json"
+    file = name if isinstance(name, Path) else RESULTS / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
     header = {
         "commit": commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

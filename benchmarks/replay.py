@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
-import platform
 import struct
 import subprocess
 import tempfile
@@ -23,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from recording import record
 from timing import Pair, Side, compare
 
 BAR = 1e-6  # seconds that a replay may add to the driver's own launch, per kernel
@@ -170,11 +169,8 @@ def main() -> None:
     rows = measure(options.kernels, options.rounds)
     show(rows, options.kernels)
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        about = f"{platform.machine()}, Python {platform.python_version()}"
         written = [{**asdict(row), "met": row.met} for row in rows]
-        result = {"machine": about, "load": load, "kernels": options.kernels, "rows": written}
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        record(options.json, {"load": load, "kernels": options.kernels, "rows": written})
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import bringup
+from benchmarks.recording import record
 from benchmarks.riscv_models import WORKLOADS, Workload
 from benchmarks.riscv_naive import naive_source
 from benchmarks.riscv_naive_run import run_naive
@@ -188,6 +189,7 @@ def show(rows: list[Row], console: Console) -> None:
 _TIMED = """
 import json, os, sys, time
 import torch, bringup
+from benchmarks.recording import record
 from benchmarks.riscv_models import WORKLOADS
 model, x = WORKLOADS[0].build()
 if "dynamo" in sys.argv:
@@ -256,8 +258,7 @@ def main() -> int:
         show(rows, console)
         missed += [f"{row.model}, {row.vector or 'scalar'}: {miss}" for row in rows for miss in row.misses]
         if chosen.json is not None:
-            chosen.json.parent.mkdir(parents=True, exist_ok=True)
-            chosen.json.write_text(json.dumps([{**asdict(row), "misses": row.misses} for row in rows], indent=1))
+            record(chosen.json, {"rows": [{**asdict(row), "misses": row.misses} for row in rows]})
     for line in missed:
         console.print(f"missed: {line}", style="red", highlight=False)
     return 1 if missed else 0

@@ -5,8 +5,8 @@ Wall time says little on a busy machine. ``pytest --cpu-times FILE`` also writes
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.recording import record
 from tests import fork_server
 
 #: How many files the report names.
@@ -31,6 +32,7 @@ class CpuTimes:
     """Adds up what each test used; a worker hands its sums to the process that reports."""
 
     def __init__(self) -> None:
+        self.start = time.time()
         self.files: Counter[str] = Counter()
         self.tests: Counter[str] = Counter()
 
@@ -68,11 +70,12 @@ class CpuTimes:
         config = terminalreporter.config
         if config.getoption("cpu_times"):
             table = {
-                "minutes": round(total / 60, 1),
+                "CPU minutes": round(total / 60, 1),
+                "minutes": round((time.time() - self.start) / 60, 1),
                 "files": {name: round(seconds, 1) for name, seconds in self.files.most_common()},
                 "tests": {name: round(seconds, 1) for name, seconds in self.tests.most_common(60)},
             }
-            Path(config.getoption("cpu_times")).write_text(json.dumps(table, indent=1) + "\n")
+            record(Path(config.getoption("cpu_times")), table)
         if total < 60:
             return
         terminalreporter.section(f"{total / 60:.1f} CPU minutes, user and system, with child processes")

@@ -27,6 +27,8 @@ from xml.etree import ElementTree
 from benchmarks.recording import RESULTS, ROOT, commit, record, recorded
 
 FOLDER = ROOT / "build" / "matrix"
+#: Packages without which some tests are skipped; a row names those that were not there.
+OPTIONAL = "expecttest hypothesis pytest_timeout rich scipy_openblas32 typer unicorn xdist ziglang".split()
 VERSION = "import torch; print(torch.__version__)"
 #: Failing tests that a row names; it always counts them all.
 NAMED = 200
@@ -60,22 +62,21 @@ def run_tests(python: str, tree: Path, arguments: list[str]) -> Row:
     """Runs pytest in a tree that is built; returns its row."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
     environment["PYTHONPATH"] = str(tree)
-    finds = (
-        f"import importlib.util as u; print(*[n for n in {['xdist', 'ziglang', 'rich', 'typer']} if u.find_spec(n)])"
-    )
-    ask = lambda code: subprocess.run(  # noqa: E731
-        [python, "-c", code], cwd=tree, env=environment, check=True, capture_output=True, text=True
-    ).stdout.strip()
-    packages = ask(finds).split()
+
+    def ask(code: str) -> str:
+        command = [python, "-c", code]
+        done = subprocess.run(command, cwd=tree, env=environment, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    missing = ask(f"from importlib.util import find_spec as f; print(*[n for n in {OPTIONAL} if not f(n)])").split()
     with tempfile.TemporaryDirectory() as folder:
         report, cpu = Path(folder, "report.xml"), Path(folder, "cpu.json")
         command = [python, "-m", "pytest", f"--junitxml={report}", f"--cpu-times={cpu}"]
-        command += ["-n", "2", "--dist", "worksteal"] if "xdist" in packages and "-n" not in arguments else []
+        command += ["-n", "2", "--dist", "worksteal"] if "xdist" not in missing and "-n" not in arguments else []
         start = time.time()
         status = subprocess.run([*command, *arguments], cwd=tree, env=environment, check=False).returncode
         counts, names = failing(report)
-        minutes = json.loads(cpu.read_text())["minutes"]
-    missing = [name for name in ("ziglang", "rich", "typer") if name not in packages]
+        minutes = json.loads(cpu.read_text())["data"]["CPU minutes"]
     return {
         **counts,
         "failing": names[:NAMED],
