@@ -84,11 +84,18 @@ class BuildCore(BuildExtension):
     def build_library(self, place: Path, sources: list[str], flags: tuple[str, ...]) -> None:
         library = Path(self.build_lib) / place
         library.parent.mkdir(parents=True, exist_ok=True)
+        needed = [Path(__file__), *INCLUDE.rglob("*.h"), *Path(sources[0]).parent.glob("*.[chi]*")]
+        if library.exists() and library.stat().st_mtime > max(path.stat().st_mtime for path in needed):
+            self.place_library(library, place)  # the interpreter takes 15 s to compile
+            return
         compiler = os.environ.get("CC", "cc").split()
         always = ["-std=gnu11", "-g0", "-fPIC", "-shared", "-Wall", "-Wextra"]
         command = [*compiler, *always, *flags, f"-I{INCLUDE}", *sources, "-o", str(library), "-lm"]
         print(" ".join(command), flush=True)
         subprocess.run(command, check=True)
+        self.place_library(library, place)
+
+    def place_library(self, library: Path, place: Path) -> None:
         if self.inplace or self.editable_mode:
             # Never write over a library that a running process has mapped: replace it.
             fresh = place.with_name(place.name + ".new")

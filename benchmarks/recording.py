@@ -46,11 +46,12 @@ def machine() -> str:
 
 def command_line() -> str:
     """This process's command as a person would type it in a checkout."""
-    program = Path(sys.argv[0])
+    program = Path(sys.argv[0]).resolve()
+    inside = program.relative_to(ROOT) if program.is_relative_to(ROOT) else Path(*program.parts[-2:])
     if program.name == "__main__.py":
-        return shlex.join(["python", "-m", ".".join(program.resolve().parent.relative_to(ROOT).parts), *sys.argv[1:]])
+        return shlex.join(["python", "-m", ".".join(inside.parent.parts), *sys.argv[1:]])
     if program.suffix == ".py":
-        return shlex.join(["python", str(program.resolve().relative_to(ROOT)), *sys.argv[1:]])
+        return shlex.join(["python", str(inside), *sys.argv[1:]])
     return shlex.join([program.name, *sys.argv[1:]])
 
 

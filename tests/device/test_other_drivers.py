@@ -19,6 +19,7 @@ import pytest
 
 from tests.c_compiler import compile_c
 from tests.device.device_programs import load_programs
+from tests.sweeps import swept_unless
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "drivers"
@@ -67,6 +68,9 @@ def programs_of(variant: Variant) -> list[str]:
     return [name for name, program in PROGRAMS.items() if program.needs is None or program.needs in variant.traits]
 
 
+#: Variants that `make test` leaves to `make test-all`: each is like another one.
+SWEPT = {"shard of 8 bytes", "single", "edge_npu"}
+RUN = [name for name in VARIANTS if name not in SWEPT]
 CASES = [(variant, name) for variant in VARIANTS for name in programs_of(VARIANTS[variant])]
 
 
@@ -113,14 +117,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results
     return of
 
 
-@pytest.mark.parametrize(("variant", "program"), CASES, ids=[f"{variant}-{name}" for variant, name in CASES])
+@pytest.mark.parametrize(
+    ("variant", "program"),
+    swept_unless(lambda _, case: case[0] not in SWEPT, CASES),
+    ids=[f"{variant}-{name}" for variant, name in CASES],
+)
 def test_program(variant: str, program: str, results: Callable[[str], Results]) -> None:
     error = results(variant)[program]["error"]
     if error is not None:
         pytest.fail(error, pytrace=False)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", swept_unless(RUN, VARIANTS))
 def test_the_process_ends_well(variant: str, results: Callable[[str], Results]) -> None:
     """Exit with an open device, live tensors and worker threads: no crash, nothing said."""
     end = results(variant)[""]
@@ -128,7 +136,7 @@ def test_the_process_ends_well(variant: str, results: Callable[[str], Results]) 
     assert not end["output"], end["output"][-3000:]
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "dictmem"])
+@pytest.mark.parametrize("variant", swept_unless(RUN[1:], [name for name in VARIANTS if name != "dictmem"]))
 def test_the_same_seed_gives_the_same_numbers(variant: str, results: Callable[[str], Results]) -> None:
     expected, actual = (results(name)["random_numbers"]["value"] for name in ("dictmem", variant))
     assert expected is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as xml
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,14 @@ LEFT_OUT = "test_events_measure_device_time"
 
 
 @pytest.fixture(scope="module")
-def outcomes(run_python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """Tests of any device, in a process of their own: what went wrong in each."""
-    report = tmp_path_factory.mktemp("tests") / "report.xml"
-    tests = [
-        str(FOLDER / "test_streams.py"),
-        *(f"{FOLDER / 'test_training.py'}::test_one_step_is_as_exact_as_the_cpu[mlp-{how}]" for how in TRAINED),
-    ]
-    options = [*tests, f"--junitxml={report}", "-p", "no:cacheprovider", "-k", f"not {LEFT_OUT}"]
+def outcomes(run_python, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str | None]]:
+    """Runs tests of any device, in a process of their own; says what went wrong in each."""
+    return lambda *tests: outcomes_of(tests, run_python, tmp_path_factory.mktemp("tests") / "report.xml")
+
+
+def outcomes_of(tests: Sequence[str], run_python, report: Path) -> dict[str, str | None]:
+    places = [str(FOLDER / test) for test in tests]
+    options = [*places, f"--junitxml={report}", "-p", "no:cacheprovider", "-k", f"not {LEFT_OUT}"]
     code = f"import pytest; pytest.main({options!r})"
     done = run_python(code, env={**ENVIRONMENT, "BRINGUP_FALLBACK": "error"}, check=False, timeout=580)
     assert report.exists(), done.stdout + done.stderr
@@ -72,16 +73,17 @@ def outcomes(run_python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 TRAINED = ("sgd-plain", "adamw-foreach")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", TRAINED)
-def test_a_training_step_is_as_exact_as_the_cpus(how: str, outcomes: dict[str, str | None]) -> None:
+def test_a_training_step_is_as_exact_as_the_cpus(how: str, outcomes: Callable[..., dict[str, str | None]]) -> None:
     """The rule of test_training.py; no op falls back to the CPU."""
-    assert outcomes[f"test_one_step_is_as_exact_as_the_cpu[mlp-{how}]"] is None
+    name = f"test_one_step_is_as_exact_as_the_cpu[mlp-{how}]"
+    assert outcomes(f"test_training.py::{name}") == {name: None}
 
 
 @pytest.mark.slow
-def test_streams_and_events_are_those_of_every_device(outcomes: dict[str, str | None]) -> None:
-    streams = {name: wrong for name, wrong in outcomes.items() if "one_step" not in name}
+def test_streams_and_events_are_those_of_every_device(outcomes: Callable[..., dict[str, str | None]]) -> None:
+    streams = outcomes("test_streams.py")
     assert len(streams) >= 15
     assert {name: wrong for name, wrong in streams.items() if wrong is not None} == {}
 

@@ -8,6 +8,7 @@ import pytest
 from torch.testing._internal.common_methods_invocations import op_db
 
 from bringup.kit.op_checks import run_op_checks
+from tests.sweeps import swept_unless
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -16,10 +17,11 @@ CHOSEN = """
     add sum mm bmm amax softmax cumsum sort where index_select scatter_add nn.functional.conv2d nn.functional.layer_norm
     nn.functional.embedding
 """.split()
+VECTORS = "isa=rv64gcv,vlen=256"
 DRAWN = random.Random(5).sample(sorted({op.full_name for op in op_db}), 25)
 
 
-@pytest.mark.parametrize("options", ["isa=rv64gc", "isa=rv64gcv,vlen=256"])
+@pytest.mark.parametrize("options", swept_unless([VECTORS], ["isa=rv64gc", VECTORS]))
 def test_a_sample_of_operators(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the CPU, or a declared gap; no hang and no crash."""
     monkeypatch.setenv("BRINGUP_RISCV", options)

@@ -9,6 +9,7 @@ import pytest
 from bringup.riscv import MachineSpec
 from bringup.riscv.interpreter import Interpreter
 from tests.riscv import instruction_trials as trials
+from tests.sweeps import swept_unless
 
 COUNT = 4000
 VECTOR_ISA = "rv64gcv_zvfh"  # QEMU 7.2 always has half floats in vectors
@@ -35,7 +36,7 @@ def compare(qemu_memory, spec: MachineSpec, rows: list[trials.Trial], seed: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vlen", [128, 256, 512, 1024])
+@pytest.mark.parametrize("vlen", swept_unless((128, 1024), (128, 256, 512, 1024)))
 def test_vector_instructions(qemu_memory, vlen):
     spec = MachineSpec(VECTOR_ISA, vlen, ram_bytes=trials.RAM_BYTES)
     rows = trials.trials(vlen, COUNT, trials.VECTOR, vlen)
