@@ -15,8 +15,13 @@ import pytest
 
 from tests import fork_server
 from tests.cpu_time import CpuTimes
+from tests.optional_packages import SkipWithoutZig, files_left_out
 
 ROOT = Path(__file__).resolve().parents[1]
+
+#: Files that pytest does not look at.
+LEFT_OUT = files_left_out()
+collect_ignore = list(LEFT_OUT)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,14 +32,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini("timeout", "seconds a test may take; without pytest-timeout they are not limited")
 
 
+def pytest_report_header() -> list[str]:
+    names = sorted(set(LEFT_OUT.values()))
+    return [f"{len(LEFT_OUT)} files are left out: {' and '.join(names)} not installed"] if names else []
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels of one session are compiled once, for all its processes, and leave the user's cache alone."""
     config.pluginmanager.register(CpuTimes(), "cpu-times")
+    config.pluginmanager.register(SkipWithoutZig(), "skip-without-zig")
     config.addinivalue_line("markers", "timeout(seconds): pytest-timeout's, named here for where it is not installed")
     # Some machines forbid it for everybody; without bytecode every process of a test compiles bringup's sources again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Threads of ATen that wait do not spin: with two processes on two cores the training tests took 80 s instead of 17.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # there is a process for every core
     if "BRINGUP_CACHE" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="bringup-test-kernels-")
         os.environ["BRINGUP_CACHE"] = folder.name  # workers of xdist inherit it

@@ -24,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from tests.optional_packages import need_the_command
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Imported ahead: what the first op on a device imports from torch.
 AHEAD = ("torch", "torch._decomp", "torch._meta_registrations", "torch.export", "torch.fx.passes.infra.pass_base")
@@ -53,7 +55,8 @@ def run(
 def run_bringup(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``python -m bringup ARGUMENTS``."""
+    """Runs ``python -m bringup ARGUMENTS``; skips the test where the command's packages are not installed."""
+    need_the_command()
     code = "import runpy; runpy.run_module('bringup', run_name='__main__', alter_sys=True)"
     return run(code, *arguments, env=env, cwd=cwd, timeout=timeout)
 

@@ -10,8 +10,12 @@ import pytest
 
 from tests.device.device_programs import load_programs
 from tests.device.test_other_drivers import Variant, run_programs
+from tests.optional_packages import no_riscv_compiler
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(no_riscv_compiler()), reason=no_riscv_compiler() or "there is a compiler"),
+]
 
 FOLDER = Path(__file__).parent
 ENVIRONMENT = {"BRINGUP_DRIVERS": "riscv", "BRINGUP_RISCV": "devices=2", "BRINGUP_TEST_DEVICE": "riscv"}

@@ -8,9 +8,14 @@ import pytest
 from torch.testing._internal.common_methods_invocations import op_db
 
 from bringup.kit.op_checks import run_op_checks
+from tests.optional_packages import no_riscv_compiler
 from tests.sweeps import swept_unless
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(no_riscv_compiler()), reason=no_riscv_compiler() or "there is a compiler"),
+]
 
 #: Families of kernels, and ops drawn at random (which, the number decides): each new kernel is a cross compilation.
 CHOSEN = """

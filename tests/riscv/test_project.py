@@ -15,6 +15,7 @@ from torch import nn
 import bringup
 from bringup.graph.bare_metal.build import DoesNotFit
 from bringup.riscv import MachineSpec, open_machine
+from tests.optional_packages import missing
 
 COMPILERS = {"zig": f"{sys.executable} -m ziglang cc", "gcc": "riscv64-unknown-elf-gcc"}
 CORES = {
@@ -48,6 +49,8 @@ def compiler(family: str) -> str:
     command = COMPILERS[family]
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"{command} is not installed (Debian: gcc-riscv64-unknown-elf)")
+    if family == "zig" and missing("ziglang"):
+        pytest.skip("ziglang is not installed")
     return command
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from tests import fork_server
+from tests.optional_packages import need_the_command, skip_without_a_riscv_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -76,6 +77,10 @@ def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
     for line, language, text in programs(page):
+        if re.search(r"\briscv\b", text):
+            skip_without_a_riscv_compiler()
+        if language == "bash" and "bringup " in text:
+            need_the_command()
         if language == "file":
             name = FILE.match(text)
             assert name is not None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.optional_packages import need_the_command, skip_without_a_riscv_compiler
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,6 +26,8 @@ def test_there_are_snippets() -> None:
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.splitlines()[0])
 def test_every_snippet_runs(snippet: str, run_python, tmp_path: Path) -> None:
+    if "riscv" in snippet:
+        skip_without_a_riscv_compiler()
     output = run_python(snippet, env={"BRINGUP_DRIVERS": None, "BRINGUP_SIM": None}, cwd=tmp_path).stdout
     assert output.strip()
 
@@ -35,9 +39,17 @@ def test_every_make_target_exists() -> None:
     assert named <= targets
 
 
+def test_continuous_integration_runs_the_test_command() -> None:
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "make test" in COMMANDS
+    assert "make test" in commands
+    assert "make lint" in commands
+
+
 def test_every_option_of_a_named_command_exists() -> None:
     named = re.findall(r"^bringup ([a-z]+)((?: --\w+ \S+)*)", "\n".join([COMMANDS, *INLINE]), re.MULTILINE)
     assert {command for command, _ in named} >= {"check", "contract", "diagnose"}
+    need_the_command()
     for command, options in named:
         line = [sys.executable, "-m", "bringup", command, "--help"]
         shown = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env={"COLUMNS": "200", "TERM": "dumb"})
