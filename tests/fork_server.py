@@ -9,16 +9,17 @@ process of their own, and ``run`` gives them one.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import types
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -33,6 +34,24 @@ AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: Variables with these beginnings are read once, at the start of Python, torch or the C library.
 READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
 MESSAGE_BYTES = 1 << 20
+#: ``python -m bringup``.
+COMMAND = "import runpy; runpy.run_module('bringup', run_name='__main__', alter_sys=True)"
+#: The programs of ``commands``; they import little, so that they start in 20 ms.
+CLIENT = f"""
+import json, os, socket, sys
+words = sys.argv[1:]
+if os.path.basename(sys.argv[0]) == "bringup":
+    words = ["-c", {COMMAND!r}, *words]
+elif words[:1] != ["-c"] or "torch" not in words[1]:
+    os.execv({{python!r}}, [{{python!r}}, *words])
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect({{server!r}})
+request = json.dumps([words[1], words[2:], dict(os.environ), os.getcwd()]).encode()
+socket.send_fds(server, [request], [1, 2])
+server.recv(64)
+status = int(server.recv(64))
+sys.exit(status if status >= 0 else 128 - status)
+"""
 
 
 # ---- in pytest's process ----
@@ -57,8 +76,20 @@ def run_bringup(
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m bringup ARGUMENTS``; skips the test where the command's packages are not installed."""
     need_the_command()
-    code = "import runpy; runpy.run_module('bringup', run_name='__main__', alter_sys=True)"
-    return run(code, *arguments, env=env, cwd=cwd, timeout=timeout)
+    return run(COMMAND, *arguments, env=env, cwd=cwd, timeout=timeout)
+
+
+def commands(folder: Path) -> Path:
+    """Writes programs ``python`` and ``bringup`` for shell scripts into a folder: they hand their work to the server.
+
+    A script may run one at a time, not two with a pipe between them. Programs that do not name torch run as usual.
+    """
+    folder.mkdir()
+    for name in ("python", "bringup"):
+        path = folder / name
+        path.write_text(f"#!{sys.executable} -IS\n" + CLIENT.format(server=server().path, python=sys.executable))
+        path.chmod(0o755)
+    return folder
 
 
 @cache
@@ -78,15 +109,18 @@ class ForkServer:
     """The process that forks; programs run one after the other."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self.folder = tempfile.TemporaryDirectory(prefix="bringup-fork-server-")
+        self.path = f"{self.folder.name}/socket"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.path)
+            listener.listen()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.fork_server", str(listener.fileno())],
                 cwd=ROOT,
                 env={**self.environment, AUTOLOAD: "0"},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,  # its end is the server's
                 stdout=subprocess.DEVNULL,  # not a terminal, so that the programs' output is not either
             )
 
@@ -102,14 +136,19 @@ class ForkServer:
         """What ``subprocess.run([python, "-c", code, *arguments])`` returns, with its output as text."""
         words = [sys.executable, "-c", code, *arguments]
         request = json.dumps([code, list(arguments), dict(environment), str(cwd)]).encode()
-        with self.lock, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            socket.send_fds(self.socket, [request], [out.fileno(), err.fileno()])
-            child = int(self._answer(None))
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as answers,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):
+            answers.connect(self.path)
+            socket.send_fds(answers, [request], [out.fileno(), err.fileno()])
+            child = int(self._answer(answers))
+            answers.settimeout(timeout)
             try:
-                status = int(self._answer(timeout))
+                status = int(self._answer(answers))
             except TimeoutError:
                 os.kill(child, 9)
-                self._answer(None)
                 raise subprocess.TimeoutExpired(words, timeout) from None
             texts = []
             for file in (out, err):
@@ -117,9 +156,8 @@ class ForkServer:
                 texts.append(file.read())
         return subprocess.CompletedProcess(words, status, *texts)
 
-    def _answer(self, timeout: float | None) -> bytes:
-        self.socket.settimeout(timeout)
-        answer = self.socket.recv(64)
+    def _answer(self, answers: socket.socket) -> bytes:
+        answer = answers.recv(64)
         assert answer, f"the fork server ended with status {self.process.wait()}"
         return answer
 
@@ -128,8 +166,10 @@ class ForkServer:
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        self.socket.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self.process.wait()
+        self.folder.cleanup()
 
 
 # ---- in the server ----
@@ -159,23 +199,27 @@ class TorchLater(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             torch._import_device_backends()
 
 
-def serve(requests: socket.socket) -> tuple[str, list[str]]:
+def serve(listener: socket.socket) -> tuple[str, list[str]]:
     """Forks for every request; returns in the forked processes only, with a program to run and its arguments."""
     for name in AHEAD:
         importlib.import_module(name)
     gc.freeze()  # collections in the programs leave these objects, and so their pages, alone
     while True:
-        request, files, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 2)
-        if not request:
+        if listener not in select.select([listener, sys.stdin], [], [])[0]:
             os._exit(0)
+        connection, _ = listener.accept()
+        request, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
         child = os.fork()
         if child == 0:
             break
-        requests.send(str(child).encode())
         for file in files:
             os.close(file)
-        requests.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
-    requests.close()
+        with connection, contextlib.suppress(BrokenPipeError):  # nobody waits any more
+            connection.send(str(child).encode())
+            connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+    listener.close()
+    connection.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for place, file in enumerate(files, 1):
         os.dup2(file, place)
         os.close(file)

@@ -75,7 +75,8 @@ def test_the_pages_are_there() -> None:
 def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    tools = [str(fork_server.commands(tmp_path / ".commands")), str(Path(sys.executable).parent)]
+    environment["PATH"] = os.pathsep.join([*tools, environment.get("PATH", os.defpath)])
     for line, language, text in programs(page):
         if re.search(r"\briscv\b", text):
             skip_without_a_riscv_compiler()
