@@ -10,6 +10,10 @@ import torch
 from bringup.lowering.symbolic import IntLike, Trace, larger, smaller
 
 
+#: PyTorch's numbers that are expressions of sizes.
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 class UnknownSize(Exception):
     """A size that only the data know, or a formula that kernels do not compute with."""
 
@@ -83,6 +87,20 @@ class Symbols:
             else:
                 raise UnknownSize(f"{expression}: kernels do not compute {kind}")
         return total
+
+
+def evaluated(number: torch.SymInt | torch.SymFloat | torch.SymBool, sizes: Mapping[str, int]) -> int | float | bool:
+    """A number of the graph for known sizes.
+
+    Raises UnknownSize for one that other things than sizes decide, such as the data.
+    """
+    expression = number.node.expr
+    missing = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in sizes]
+    if missing:
+        raise UnknownSize(f"{missing[0]} is not the size of any argument")
+    value = expression.subs({symbol: sizes[str(symbol)] for symbol in expression.free_symbols})
+    kind = int if isinstance(number, torch.SymInt) else float if isinstance(number, torch.SymFloat) else bool
+    return kind(value)
 
 
 def _finite(bound: Any, otherwise: int | None) -> int | None:
