@@ -72,29 +72,33 @@ def raised(form: Callable[..., Any], call: Call, device: str) -> Exception | Non
     return None
 
 
+def _is_refusal(on_device: Exception | None, on_cpu: Exception | None) -> bool:
+    """Whether the device refuses in PyTorch's way; the cold check is the one that compares types and words."""
+    return isinstance(on_device, (RuntimeError, IndexError, ValueError, ArithmeticError)) or type(on_device) is type(on_cpu)
+
+
 def warm_differences(op: Any, call: Call, device: str) -> Iterator[str]:
-    """Where device and CPU disagree on whether a number is an error, after a valid call on the device."""
+    """Numbers that the CPU refuses and the device takes, after the valid call on the device."""
     for form_name, form in forms_of(op).items():
-        if raised(form, call, "cpu") is not None or raised(form, call, device) is not None:
-            continue  # the cold checks judge these
-        for name, changed in varied(call):
-            on_cpu = raised(form, changed, "cpu")
-            on_device = raised(form, changed, device)
-            if type(on_cpu) is not type(on_device):
+        if raised(form, call, "cpu") is not None:
+            continue
+        refused = [(name, bad, error) for name, bad in varied(call) if (error := raised(form, bad, "cpu")) is not None]
+        if not refused or raised(form, call, device) is not None:
+            continue  # the check of valid calls judges the last
+        for name, bad, on_cpu in refused:
+            if not _is_refusal(on_device := raised(form, bad, device), on_cpu):
                 yield f"{op.name}: {form_name}{name}: {on_device!r:.200}; the CPU: {on_cpu!r:.200}"
 
 
 def error_differences(op: Any, device: str) -> Iterator[str]:
     """Error inputs of an OpInfo that the device takes once a valid call of the same signature has been served."""
-    for index, bad in enumerate(op.error_inputs("cpu")):
+    for index, bad in enumerate(op.error_inputs("cpu") if op.error_inputs_func else ()):
         call = Call.of(op, bad.sample_input)
         on_cpu = raised(op.op, call, "cpu")
-        if on_cpu is None:
-            continue
-        good = [changed for _, changed in varied(call) if raised(op.op, changed, "cpu") is None]
-        for changed in good:
-            raised(op.op, changed, device)
-        if good and type(on_device := raised(op.op, call, device)) is not type(on_cpu):
+        good = [other for _, other in varied(call) if on_cpu is not None and raised(op.op, other, "cpu") is None]
+        for other in good:
+            raised(op.op, other, device)
+        if good and not _is_refusal(on_device := raised(op.op, call, device), on_cpu):
             yield f"{op.name}: error input {index}: {on_device!r:.200}; the CPU: {on_cpu!r:.200}"
 
 
