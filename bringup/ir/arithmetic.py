@@ -214,15 +214,13 @@ def cast(x: Array, source: DType, target: DType) -> Array:
     if not source.is_float:
         return x.astype(target.compute)
     wide = int64 if target in (int64, uint32, uint64) else int32
-    cut = np.trunc(np.where(np.isnan(x), x.dtype.type(0), x)).astype(np.float64)
     top = float(wide.high + 1)
-    inside = np.where((cut >= -top) & (cut < top), cut, 0.0).astype(np.int64)
-    whole = np.where(cut >= top, wide.high, np.where(cut < -top, wide.low, inside)).astype(np.int64)
-    if target is uint64:
-        large = np.where((cut >= top) & (cut < 2 * top), cut, 0.0).astype(np.uint64)
-        large = np.where(cut >= 2 * top, np.uint64(uint64.high), large)
-        return np.where(cut >= top, large, whole.astype(np.uint64))
-    return whole.astype(target.compute)
+    cut = np.trunc(x).astype(np.float64)
+    upper = (cut >= top) if target is uint64 else np.zeros(cut.shape, np.bool_)
+    cut = np.where(upper, cut - top, cut)
+    fits = (cut >= -top) & (cut < top)
+    whole = np.where(fits, np.where(fits, cut, 0.0).astype(np.int64), wide.low).astype(np.int64)
+    return np.where(upper, whole ^ np.int64(int64.low), whole).astype(target.compute)
 
 
 def zero(dtype: DType) -> Array:

@@ -212,8 +212,9 @@ class Cast(Expr):
     """A conversion.
 
     To bool: x != 0. Integer to integer: the low bits. Integer or float64 to a half: by way of float32. Float to
-    integer: rounded towards 0, NaN is 0, saturated to int32 (int64 for the targets int64, uint32, uint64; uint64 itself
-    from 2^63 up), then the low bits; so -1.0 is 255 in uint8, as torch.
+    integer: rounded towards 0 to int32 (to int64 for the targets int64, uint32, uint64), then the low bits; so -1.0 is
+    255 in uint8. NaN and what does not fit become the least number of int32 (int64): so do x86 processors, hence torch
+    on them, and it is the cheapest to write down elsewhere. To uint64 a number from 2^63 up: x - 2^63, then plus 2^63.
     """
 
     x: Expr

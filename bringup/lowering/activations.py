@@ -5,7 +5,7 @@ from __future__ import annotations
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Expr, Fma, const
 from bringup.lowering.builder import KernelBuilder, convert
-from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.call import Call, Number, NumberParam, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import (
     INV_SQRT_2PI,
@@ -83,6 +83,12 @@ def _elu_backward(g: Expr, alpha: Expr, scale: Expr, input_scale: Expr, is_resul
     return where(x <= 0, g * scaled(input_scale, slope), g * scale)
 
 
+def _celu(x: Expr, alpha: NumberParam) -> Expr:
+    if alpha.equals(0):
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return where(x > 0, x, alpha * expm1(x / alpha))
+
+
 def _softplus(x: Expr, beta: Expr, threshold: Expr) -> Expr:
     z = scaled(beta, x)
     return where(z > threshold, x, log1p(exp(z)) / beta)
@@ -112,7 +118,7 @@ def _silu_backward(k: KernelBuilder, g: Expr, x: Expr) -> Expr:
 
 pointwise("aten::elu", _elu)
 pointwise("aten::elu_backward", _elu_backward)
-pointwise("aten::celu", lambda x, alpha: where(x > 0, x, alpha * expm1(x / alpha)))
+pointwise("aten::celu", _celu)
 pointwise("aten::sigmoid", sigmoid, to="float")
 pointwise("aten::sigmoid_backward", lambda g, y: g * (1.0 - y) * y)
 pointwise("aten::tanh_backward", lambda g, y: g * (1.0 - y * y))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bringup.ir.dtypes import DType, Kind, float32
+from bringup.ir.dtypes import DType, Kind, bfloat16, float32
 from bringup.ir.expr import Expr
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NumberParam
@@ -162,10 +162,10 @@ def ldexp(call: Call, self: Any, other: Any) -> None:
 
 
 def _unless_nan(op: str) -> Any:
-    """The other one where one is NaN."""
+    """The other one where one is NaN; of 0 and -0 the first, as the CPU does (of bfloat16 it gives the second)."""
 
     def formula(x: Expr, y: Expr) -> Expr:
-        either = binary(op, x, y)
+        either = binary(op, x, y) if x.dtype is bfloat16 else binary(op, y, x)
         return where(is_nan(x), y, where(is_nan(y), x, either)) if x.dtype.is_float else either
 
     return formula

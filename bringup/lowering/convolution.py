@@ -44,6 +44,8 @@ def geometry(
     def each(numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
 
+    if any(step <= 0 for step in dilation):
+        raise RuntimeError(f"dilation should be greater than zero, but got {list(each(dilation))}")
     return Geometry(each(stride), each(padding), each(dilation), groups)
 
 

@@ -37,6 +37,7 @@ class Mode:
     interpolation: int
     padding: int
     align: bool
+    volume: bool  # grid_sampler_3d
 
 
 def _whole(value: Expr) -> Expr:
@@ -65,8 +66,13 @@ def _folded(k: KernelBuilder, at: Expr, size: IntLike, mode: Mode) -> tuple[Expr
         slope = Where(even, slope, -slope)
         at = k.let(Where(even, extra + low, span - extra + low))
     last = size_value(k, size - 1, wide)
-    held = Binary("or", at <= 0.0, Binary("ge", at, last))
-    return binary("max", binary("min", at, last), 0.0), Where(held, zero, slope)
+    inside = Binary("and", at > 0.0, Binary("lt", at, last))
+    # As ATen: NaN is held at the first element of an image, and at the last of a volume.
+    if mode.volume:
+        clipped: Expr = Where(Binary("lt", at, last), binary("max", at, 0.0), last)
+    else:
+        clipped = Where(at > 0.0, binary("min", at, last), zero)
+    return clipped, Where(inside, slope, zero)
 
 
 def taps_of(k: KernelBuilder, coordinate: Expr, size: IntLike, mode: Mode) -> list[Tap]:
@@ -140,7 +146,8 @@ def grid_sampler(
 ) -> None:
     """The image at the grid's places; places are worked out once for all channels."""
     (out,) = call.outs
-    mode, wide = Mode(interpolation_mode, padding_mode, align_corners), opmath(input.dtype)
+    mode = Mode(interpolation_mode, padding_mode, align_corners, input.ndim == 5)
+    wide = opmath(input.dtype)
     sizes = input.shape[2:]
     k = call.kernel()
     n, *u = k.grid(out.shape[0]), *(k.grid(extent) for extent in out.shape[2:])
@@ -167,7 +174,7 @@ def grid_sampler_backward(
     """The gradients of the image and of the grid."""
     if not input.dtype.is_float:
         raise NoKernel(f"{call.op} has no kernel for {input.dtype}")
-    mode = Mode(interpolation_mode, padding_mode, align_corners)
+    mode = Mode(interpolation_mode, padding_mode, align_corners, input.ndim == 5)
     if output_mask[0]:
         _of_image(call, call.outs[0], grad_output, grid, mode)
     if output_mask[1]:

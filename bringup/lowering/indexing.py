@@ -11,6 +11,7 @@ from bringup.ir.index import AxisVar, Index
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor
+from bringup.lowering.reduction import checked_dim
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import BY_CODE
 from bringup.lowering.symbolic import IntLike
@@ -53,7 +54,7 @@ def index_select(call: Call, self: Tensor, dim: int, index: Tensor) -> None:
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
     call.apart = True
     x, index, y = (at_least_1d(t) for t in (self, index, call.outs[0]))
-    dim %= x.ndim
+    dim = checked_dim(dim, self.ndim)
     k = call.kernel()
     shape = [index.shape[0] if d == dim else x.shape[d] for d in range(x.ndim)]
     i = [k.grid(extent) for extent in shape]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from bringup.ir.dtypes import DType, boolean, uint16, uint32, uint64
-from bringup.ir.expr import Expr, binary, unary
+from bringup.ir.dtypes import DType, boolean, float32, float64, uint16, uint32, uint64
+from bringup.ir.expr import Expr, binary, const, unary
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.elementwise import elementwise
@@ -83,15 +83,22 @@ def matrix_matrix(
     k.launch()
 
 
-def scaled_sum(beta: Number, alpha: Number) -> Finish:
-    """alpha × sum + beta × added, where a factor of 1 is no multiplication; with beta 0 nothing is added at all."""
+def scaled_sum(beta: Number, alpha: Number, out: Tensor | None = None) -> Finish:
+    """alpha × sum + beta × added, where a factor of 1 is no multiplication; with beta 0 nothing is added at all.
+
+    With alpha 0 BLAS does not look at the factors, so that their NaN do not count: in ops that the CPU leaves to it, whose
+    result is ``out``; its halves are multiplied.
+    """
+    by_blas = out is not None and out.dtype in (float32, float64)
 
     def finish(k: KernelBuilder, total: Expr, added: Expr | None) -> Expr:
         scaled = total if alpha.equals(1) else k.number(alpha, total.dtype) * total
+        left_out = by_blas and not alpha.equals(1) and alpha.equals(0)
         if added is None:
-            return scaled
+            return const(0.0, total.dtype) if left_out else scaled
         other = convert(added, total.dtype)
-        return scaled + (other if beta.equals(1) else k.number(beta, total.dtype) * other)
+        other = other if beta.equals(1) else k.number(beta, total.dtype) * other
+        return other if left_out else scaled + other
 
     return finish
 
@@ -113,11 +120,18 @@ def mm_dtype(call: Call, self: Tensor, mat2: Tensor, out_dtype: int) -> None:
     matrix_matrix(call, call.outs[0], self, mat2)
 
 
-@lowering("aten::addmm", "aten::baddbmm")
+@lowering("aten::addmm")
 def addmm(call: Call, self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number) -> None:
     """beta × self + alpha × (mat1 × mat2)."""
     out = call.outs[0]
-    matrix_matrix(call, out, mat1, mat2, _added(self, beta, out), scaled_sum(beta, alpha))
+    matrix_matrix(call, out, mat1, mat2, _added(self, beta, out), scaled_sum(beta, alpha, out))
+
+
+@lowering("aten::baddbmm")
+def baddbmm(call: Call, self: Tensor, batch1: Tensor, batch2: Tensor, beta: Number, alpha: Number) -> None:
+    """beta × self + alpha × (batch1 × batch2)."""
+    out = call.outs[0]
+    matrix_matrix(call, out, batch1, batch2, _added(self, beta, out), scaled_sum(beta, alpha))
 
 
 @lowering("aten::addmm.dtype", "aten::baddbmm.dtype")
@@ -125,7 +139,7 @@ def addmm_dtype(
     call: Call, self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: int, beta: Number, alpha: Number
 ) -> None:
     """beta × self + alpha × (mat1 × mat2) in the type of the sum."""
-    addmm(call, self, mat1, mat2, beta, alpha)
+    baddbmm(call, self, mat1, mat2, beta, alpha)
 
 
 @lowering("aten::_addmm_activation")
@@ -134,7 +148,7 @@ def addmm_activation(
 ) -> None:
     """gelu or relu of addmm, after its rounding."""
     out = call.outs[0]
-    scaled = scaled_sum(beta, alpha)
+    scaled = scaled_sum(beta, alpha, out)
 
     def finish(k: KernelBuilder, total: Expr, added: Expr | None) -> Expr:
         x = k.let(convert(convert(scaled(k, total, added), out.dtype), opmath(out.dtype)))
@@ -157,7 +171,7 @@ def addbmm(call: Call, self: Tensor, batch1: Tensor, batch2: Tensor, beta: Numbe
     total = k.contract([batch, depth], lambda e, p: (x[e, i, p], w[e, p, j]))
     added = _added(self, beta, call.outs[0])
     value = None if added is None else k.read(added, shape)[i, j]
-    k.store(y, (i, j), scaled_sum(beta, alpha)(k, total, value))
+    k.store(y, (i, j), scaled_sum(beta, alpha, call.outs[0])(k, total, value))
     k.launch()
 
 
@@ -171,7 +185,7 @@ def mv(call: Call, self: Tensor, vec: Tensor) -> None:
 def addmv(call: Call, self: Tensor, mat: Tensor, vec: Tensor, beta: Number, alpha: Number) -> None:
     """beta × self + alpha × (mat × vec)."""
     out = call.outs[0]
-    matrix_vector(call, out, mat, vec, _added(self, beta, out), scaled_sum(beta, alpha))
+    matrix_vector(call, out, mat, vec, _added(self, beta, out), scaled_sum(beta, alpha, out))
 
 
 @lowering("aten::dot", "aten::vdot")

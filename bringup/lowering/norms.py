@@ -318,6 +318,10 @@ def group_norm(
     eps: Number,
 ) -> None:
     """Normalises groups of channels."""
+    if group <= 0:
+        raise RuntimeError(f"Expected num groups to be greater than 0, got {group}")
+    if input.numel != N * C * HxW or C % group != 0:
+        raise RuntimeError(f"{call.op}: {N} x {C} x {HxW} in {group} groups do not fit the input")
     y, mean, rstd = call.outs
     x = _grouped(input, group)
     outs = (_grouped(y, group), mean, rstd)

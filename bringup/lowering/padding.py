@@ -215,6 +215,12 @@ def pixel_shuffle(call: Call, self: Tensor, upscale_factor: int) -> None:
 @lowering("aten::pixel_unshuffle")
 def pixel_unshuffle(call: Call, self: Tensor, downscale_factor: int) -> None:
     """Pixels become channels."""
+    for name, d in (("height", -2), ("width", -1)):
+        if self.shape[d] % downscale_factor != 0:
+            raise RuntimeError(
+                f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but "
+                f"input.size({d})={self.shape[d]} is not divisible by {downscale_factor}"
+            )
     _copy(call, _channels(call.outs[0], downscale_factor), _pixels(self, downscale_factor))
 
 

@@ -26,6 +26,20 @@ def normalized_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, .
     return tuple(sorted({d % ndim for d in given}))
 
 
+def checked_dim(dim: int, ndim: int) -> int:
+    """A dimension counted from 0, for ops whose meta kernel does not check it; a scalar has one dimension.
+
+    >>> checked_dim(-1, 3)
+    2
+    """
+    extent = max(ndim, 1)
+    if not -extent <= dim < extent:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-extent}, {extent - 1}], but got {dim})"
+        )
+    return dim % extent
+
+
 @dataclass(frozen=True)
 class Rows:
     """A tensor as rows to be reduced: grid axes over what is kept, extents of what is folded.

@@ -16,7 +16,7 @@ from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import CombineLike, KernelBuilder, convert, identity
 from bringup.lowering.call import Call, Tensor
 from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.reduction import lines
+from bringup.lowering.reduction import checked_dim, lines
 from bringup.lowering.registry import Lowering, lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
@@ -165,7 +165,7 @@ def _running_extreme(op: str) -> Lowering:
 
     def lower(call: Call, self: Tensor, dim: int) -> None:
         inits = [identity(op, self.dtype), 0]
-        scan(call, self, dim, Running(self.dtype, combine, inits, positions=True))
+        scan(call, self, checked_dim(dim, self.ndim), Running(self.dtype, combine, inits, positions=True))
 
     return lower
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bringup.lowering.composed import composed
+from bringup.lowering.reduction import checked_dim
 
 _KINDS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0), "max": ("amax", -math.inf)} | {
     "min": ("amin", math.inf)
@@ -22,7 +23,7 @@ class _Segments:
             if offsets is None:
                 raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
             lengths = offsets.diff(dim=-1)
-        axis %= data.ndim
+        axis = checked_dim(axis, data.ndim)
         self.axis, self.count = axis, lengths.shape[axis]
         self.lengths = lengths.view(*lengths.shape, *[1] * (data.ndim - axis - 1))
         ends = lengths.to(torch.int64).cumsum(axis)

@@ -89,6 +89,8 @@ def _log_add_2(k: KernelBuilder, x: Expr, y: Expr) -> Expr:
 
 
 def _log_gamma_product(x: Expr, p: int) -> Expr:
+    if p < 1:
+        raise RuntimeError("p has to be greater than or equal to 1")
     total: Expr = const(p * (p - 1) / 4 * math.log(math.pi), x.dtype)
     for i in range(p):
         total = total + lgamma(x - i / 2)

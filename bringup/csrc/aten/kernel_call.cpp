@@ -181,10 +181,12 @@ struct KernelRoute final : c10::OperatorKernel {
     }
     SharedPlan plan = op.cache.find(call);
     const bool known = plan != nullptr;
-    if (C10_LIKELY(known))
+    if (C10_LIKELY(known)) {
       op.hits.fetch_add(1, std::memory_order_relaxed);
-    else
+      if (C10_UNLIKELY(!plan->vouches_for(call))) check_numbers(op, call, *stack, *plan);
+    } else {
       plan = make_plan(op, call, *stack);
+    }
     if (C10_UNLIKELY(!plan || plan->refused())) return fall_through(op, device, keys, stack);
     run(op, device, call, *plan, stack, known);
   }

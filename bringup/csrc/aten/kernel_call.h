@@ -44,6 +44,8 @@ void register_kernel(const std::string& overload, const std::string& functional,
 
 // Runs PyTorch's meta kernel, then the resolver, with the user's modes switched off.
 SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature& call, const torch::jit::Stack& stack);
+// Raises PyTorch's error if a known plan is called with numbers that its meta kernel refuses.
+void check_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack, const BoundPlan& bound);
 
 struct KernelCacheInfo : PlanCache::Info {
   uint64_t hits = 0, misses = 0;

@@ -118,6 +118,28 @@ class MetaCall {
   std::vector<at::Tensor> stand_ins_; // by slot
 };
 
+// Whether the meta kernel refuses some value of some number in this call. It is asked, not told: values on both sides
+// of every bound that PyTorch has (0, 1, the integers that name a norm, what float32 can hold).
+bool checks_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  torch::jit::Stack varied(stack);
+  for (size_t i = 0; i < op.rules.arguments.size(); ++i) {
+    const c10::IValue given = varied[call.first + i];
+    if (op.rules.arguments[i].kind != ArgumentRules::Kind::number || !(given.isDouble() || given.isInt())) continue;
+    for (double value : {-kInfinity, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 1e30, kInfinity, std::nan("")}) {
+      if (given.isInt() && !(value == std::trunc(value) && std::abs(value) < 1e18)) continue;
+      varied[call.first + i] = given.isInt() ? c10::IValue(static_cast<int64_t>(value)) : c10::IValue(value);
+      try {
+        MetaCall(op, call, varied).run();
+      } catch (const std::exception&) {
+        return true;
+      }
+    }
+    varied[call.first + i] = given;
+  }
+  return false;
+}
+
 // The plan's own word on what comes out, for an op that PyTorch has no meta kernel for.
 std::vector<BoundPlan::Result> results_of(const KernelOp& op, const Plan& plan) {
   const auto& returns = op.record.schema.returns();
@@ -173,6 +195,8 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   bound->plan = resolver(PlanRequest{op, call, stack, known ? &bound->results : nullptr, bound->resizes});
   if (!bound->plan) return bound;
   const bool refused = bound->refused();
+  bound->passed.assign(call.numbers.begin(), call.numbers.end());
+  if (known && !refused && !bound->passed.empty()) bound->checks = BoundPlan::Checks::unknown;
   if (!known && !refused) bound->results = results_of(op, *bound->plan);
   const int flags = bound->plan->flags;
   bound->functional = op.functional && ((flags & Plan::kFunctional) || (op.in_place && !(flags & Plan::kPointwise)));
@@ -190,6 +214,14 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   }
   bound->plan->check(op.record.name.c_str(), call.tensors.size(), call.numbers.size(), outputs);
   return bound;
+}
+
+void check_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack, const BoundPlan& bound) {
+  Unseen unseen;
+  using Checks = BoundPlan::Checks;
+  if (bound.checks == Checks::unknown)
+    bound.checks = checks_numbers(op, call, stack) ? Checks::some : Checks::none;
+  if (bound.checks == Checks::some) MetaCall(op, call, stack).run();
 }
 
 } // namespace bringup

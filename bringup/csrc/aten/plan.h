@@ -24,6 +24,7 @@ struct Number {
   static Number of(const c10::IValue& value); // bool, int, double, complex
   static Number of(const at::Tensor& cpu);    // 0-dim
   at::Scalar scalar() const;
+  bool same(const Number& other) const { return integer == other.integer && imaginary == other.imaginary; } // as bits
   // The 8 bytes of a kernel's argument; `wrap` as for tensors.
   uint64_t bits(c10::ScalarType dtype, bool wrap) const;
 };

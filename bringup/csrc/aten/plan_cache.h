@@ -29,6 +29,17 @@ struct BoundPlan {
   bool functional = false; // the plan would write over what it still has to read: the functional form runs instead
   bool same_dtype = false; // no meta kernel has looked at an out=: it must have the result's dtype
 
+  // PyTorch checks some numbers (huber_loss: delta > 0). Those of the first call have passed; others are asked about.
+  enum class Checks : uint8_t { none, some, unknown };
+  c10::SmallVector<Number, 4> passed;
+  mutable std::atomic<Checks> checks{Checks::none};
+
+  bool vouches_for(const Signature& call) const {
+    if (C10_LIKELY(checks.load(std::memory_order_relaxed) == Checks::none)) return true;
+    for (size_t i = 0; i < passed.size(); ++i)
+      if (!passed[i].same(call.numbers[i])) return false;
+    return true;
+  }
   bool refused() const { return !plan || (plan->flags & Plan::kRefused); }
   bool serves(const Signature& call) const {
     if (!plan) return true;

@@ -47,6 +47,12 @@ const c10::DispatchKeySet kOdd({c10::DispatchKey::Conjugate, c10::DispatchKey::N
 
 } // namespace
 
+int64_t global_state() {
+  const at::Context& context = at::globalContext();
+  const int64_t deterministic = context.deterministicAlgorithms() ? 1 + context.deterministicAlgorithmsWarnOnly() : 0;
+  return deterministic | static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) << 2;
+}
+
 ArgumentRules::ArgumentRules(const OpRecord& record) : moves_cpu_tensors(record.cpu_tensors_allowed) {
   bool reads_tensors = false;
   for (size_t i = 0; i < record.schema.arguments().size(); ++i) {
@@ -196,7 +202,7 @@ Fit Signature::read(const ArgumentRules& rules, torch::jit::Stack* stack) {
     }
   }
   if (device < 0) device = current_device();
-  words_[0] = device | static_cast<int64_t>(at::globalContext().deterministicAlgorithms()) << 8;
+  words_[0] = device | global_state() << 8;
   return fit;
 }
 

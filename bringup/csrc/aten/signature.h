@@ -24,6 +24,9 @@ struct ArgumentRules {
   bool moves_cpu_tensors;        // indices that PyTorch takes from the CPU are brought to the device
 };
 
+// What PyTorch's meta kernels read beside the arguments, in 10 bits: the default dtype and deterministic algorithms.
+int64_t global_state();
+
 class Signature {
  public:
   // Reads the last arguments of the stack, which must not change while this lives.

@@ -9,6 +9,7 @@
 #include <bit>
 #include <map>
 
+#include "aten/signature.h"
 #include "jit/grouping.h"
 #include "python/bindings.h"
 #include "torch/context.h"
@@ -33,12 +34,12 @@ constexpr c10::DispatchKeySet kWrapped({c10::DispatchKey::Python, c10::DispatchK
 // ---- the signature ----
 
 // The inputs of a call as words that are equal where the same code serves; `reason` says why none does.
-struct Signature {
+struct GroupSignature {
   Key key;
   c10::Device device{c10::kCPU}; // of the tensors
   const char* reason = nullptr;
 
-  Signature(Inputs inputs, const JitSettings& settings) {
+  GroupSignature(Inputs inputs, const JitSettings& settings) {
     bool tensors = false;
     for (const c10::IValue& input : inputs) {
       if (input.isTensor()) {
@@ -52,7 +53,7 @@ struct Signature {
       }
       if (reason) return;
     }
-    words({device.is_cpu() ? -1 : device.index(), static_cast<int64_t>(c10::get_default_dtype_as_scalartype())});
+    words({device.is_cpu() ? -1 : device.index(), global_state()});
     const int from_first = device.index() - settings.first_device;
     if (!tensors) reason = "no input is a tensor";
     if (!device.is_cpu() && (device.type() != kDeviceType || from_first < 0 || from_first >= settings.device_count))
@@ -162,7 +163,7 @@ class Group {
     std::string reason = "bringup.jit is disabled";
     CompiledPtr compiled;
     if (settings) {
-      const Signature signature(inputs, *settings);
+      const GroupSignature signature(inputs, *settings);
       if (!signature.reason)
         compiled = compiled_for(signature.key, inputs,
                                 signature.device.is_cpu() ? settings->device : signature.device.index());

@@ -67,25 +67,24 @@ F nextafter(F a, F b) {
   return select(MASK(a != a) | MASK(b != b), a + b, select(MASK(a == b), b, r));
 }
 
-// Towards 0, NaN is 0, beyond the ends the end. No conversion is done on a value that does not fit.
+// Towards 0; NaN and what does not fit is the least integer. No conversion is done on a value that does not fit.
 //! f32 f64
 I to_whole(F x) {
-  F inside = lesser(K(PICK(0x1.fffffep30, 0x1.fffffffffffffp62)), greater(K(PICK(-0x1p31, -0x1p63)), x));
-  I r = CONVERT(I, FLOAT(BITS(inside) & MASK(x == x))), over = MASK(x >= (S)PICK(0x1p31, 0x1p63));
-  return (over & N(PICK(0x7fffffff, 0x7fffffffffffffff))) | (~over & r);
+  I fits = MASK(abs(x) < (S)PICK(0x1p31, 0x1p63));
+  I r = CONVERT(I, FLOAT(BITS(x) & fits));
+  return (fits & r) | (~fits & BITS(K(-0.0)));
 }
 
 //! f64
 UJ to_whole_unsigned(F x) {
   I upper = MASK(x >= 0x1p63);
-  UJ low = (UJ)to_whole(select(upper, x - 0x1p63, x)) ^ (UJ)(upper & BITS(K(-0.0)));
-  return low | (UJ)MASK(x >= 0x1p64);
+  return (UJ)to_whole(select(upper, x - 0x1p63, x)) ^ (UJ)(upper & BITS(K(-0.0)));
 }
 
-// Into the range of int32, NaN to 0.
+// Into the range of int32: NaN and what does not fit is its least number.
 //! f64
 F to_narrow_range(F x) {
-  return FLOAT(BITS(lesser(K(2147483647.0), greater(K(-2147483648.0), x))) & MASK(x == x));
+  return select(MASK(x > -2147483649.0) & MASK(x < 2147483648.0), x, K(-2147483648.0));
 }
 
 //! i32

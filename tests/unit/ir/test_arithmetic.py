@@ -174,10 +174,13 @@ def test_half_ops_round_once(x, y):
 def test_casts():
     cast = arithmetic.cast
     floats = np.float32([NAN, INF, -INF, 3e9, -1.5, 1e20])
-    assert cast(floats, float32, int32).tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1, -1, 2**31 - 1]
-    assert cast(floats, float32, int64).tolist() == [0, 2**63 - 1, -(2**63), 3000000000, -1, 2**63 - 1]
-    assert cast(floats, float32, uint32).tolist() == [0, 2**32 - 1, 0, 3000000000, 2**32 - 1, 2**32 - 1]
-    assert cast(np.float64([2.0**63, 1e30, -1.0]), float64, uint64).tolist() == [2**63, 2**64 - 1, 2**64 - 1]
+    low, least = -(2**31), -(2**63)
+    assert cast(floats, float32, int32).tolist() == [low, low, low, low, -1, low]
+    assert cast(floats, float32, int64).tolist() == [least, least, least, 3000000000, -1, least]
+    assert cast(floats, float32, uint32).tolist() == [0, 0, 0, 3000000000, 2**32 - 1, 0]
+    assert cast(floats, float32, uint8).tolist() == [0, 0, 0, 0, 255, 0]
+    large = np.float64([2.0**63, 1.5 * 2.0**63, 1e30, -1.0, -1e30, NAN])
+    assert cast(large, float64, uint64).tolist() == [2**63, 3 * 2**62, 0, 2**64 - 1, 2**63, 2**63]
     assert cast(np.float32([-1.0, 300.0]), float32, uint8).tolist() == [255, 44]
     assert cast(np.int64([300, -1]), int64, uint8).tolist() == [44, 255]
     assert cast(floats, float32, boolean).tolist() == [True] * 6
