@@ -67,7 +67,10 @@ def _located(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str, outs: lis
         if signed:
             where = k.let(where)
             zero = Where(Binary("eq", where & 1, const(1, int64)), const(-0.0, x.dtype), const(0.0, x.dtype))
-            peak, where = Where(Binary("eq", peak, const(0.0, x.dtype)), zero, peak), Binary("shr", where, const(1, int64))
+            peak, where = (
+                Where(Binary("eq", peak, const(0.0, x.dtype)), zero, peak),
+                Binary("shr", where, const(1, int64)),
+            )
         return tuple((peak, where)[n] for n in outs)
 
     choose = Fold(_first_of(op, signed), _merge(op), inits, finish, positions=True)

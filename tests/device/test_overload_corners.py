@@ -61,7 +61,10 @@ def test_rrelu_without_training_has_one_slope_in_every_form(device: str) -> None
     def forms(where: str) -> list[torch.Tensor]:
         noise = torch.full((7,), 5.0, device=where)
         mine, arguments = x.to(where), (0.1, 0.3, False, None)
-        made = [aten.rrelu_with_noise(mine, noise, *arguments), *aten.rrelu_with_noise_functional(mine, noise, *arguments)]
+        made = [
+            aten.rrelu_with_noise(mine, noise, *arguments),
+            *aten.rrelu_with_noise_functional(mine, noise, *arguments),
+        ]
         out = aten.rrelu_with_noise.out(mine, noise, *arguments, out=torch.empty(0, device=where))
         return [t.cpu() for t in (*made, out, aten.rrelu_with_noise_(mine.clone(), noise, *arguments), noise)]
 

@@ -25,7 +25,9 @@ def _say(where: Console, text: str) -> None:
 
 
 def main(
-    patterns: Annotated[list[str] | None, typer.Argument(help="Overloads, such as 'aten::histc*'; all without.")] = None,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(help="Overloads, such as 'aten::histc*'; all without.")
+    ] = None,
     device: str = "sim",
     samples: Annotated[int, typer.Option(help="Recorded calls taken of each overload, before their forms.")] = 3,
     workers: int = 1,
@@ -42,9 +44,7 @@ def main(
             for finding in findings_of(result)[:SHOWN]:
                 _say(bar.console, f"{finding['kind']}: {finding['call']}\n    {finding['message']}")
 
-        sweep = run_sweep(
-            device, patterns, calls_file=calls, samples=samples, workers=workers, progress=progress
-        )
+        sweep = run_sweep(device, patterns, calls_file=calls, samples=samples, workers=workers, progress=progress)
     _show(sweep, brief)
     if record:
         from benchmarks.recording import record as write

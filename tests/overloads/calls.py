@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ _SHORT = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def overload_named(name: str) -> Any:
     """Returns the overload, None if Python cannot name it.
 

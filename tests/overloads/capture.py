@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = list(tensors_in((args, kwargs)))
         # A zero tensor holds no memory that could be copied: forward mode makes them.
-        if any(t.numel() > LARGEST or t.is_meta or t.is_nested or t.is_quantized or t._is_zerotensor() for t in tensors):
+        if any(
+            t.numel() > LARGEST or t.is_meta or t.is_nested or t.is_quantized or t._is_zerotensor() for t in tensors
+        ):
             return
         group = (name_of(func), tensors[0].dtype if tensors else None)
         signature = (name_of(func), _signature((args, kwargs)))
@@ -120,18 +123,26 @@ def _dual(value: Any) -> Any:
     return value
 
 
-def _kept_by_pickle(call: OverloadCall) -> bool:
-    """Arguments that are code (a module, a function) are none that a schema knows."""
-    try:
-        pickle.dumps(call)
-    except (TypeError, AttributeError, RuntimeError, pickle.PicklingError):
-        return False
-    return True
+def write(calls: dict[str, list[OverloadCall]], file: Path) -> None:
+    """Writes calls, pickled one by one; those that do not come back (an argument is a storage or code) are left out."""
+    pickled: dict[str, list[bytes]] = {name: [] for name in calls}
+    for name, found in calls.items():
+        for call in found:
+            with contextlib.suppress(TypeError, AttributeError, RuntimeError, pickle.PicklingError):
+                text = pickle.dumps(call)
+                pickle.loads(text)
+                pickled[name].append(text)
+    file.write_bytes(pickle.dumps(pickled))
+
+
+def read(file: Path) -> dict[str, list[OverloadCall]]:
+    """Returns what ``write`` wrote."""
+    return {name: [pickle.loads(call) for call in found] for name, found in pickle.loads(file.read_bytes()).items()}
 
 
 def main(file: str, *patterns: str) -> None:
-    calls = {name: [c for c in found if _kept_by_pickle(c)] for name, found in capture(patterns or None).items()}
-    torch.save(calls, file)
+    calls = capture(patterns or None)
+    write(calls, Path(file))
     print(f"{sum(map(len, calls.values()))} calls of {len(calls)} overloads")
 
 

@@ -46,7 +46,14 @@ INSIDE = (
 #: The CPU says so of a dtype that it has no kernel for; a device may have one.
 NOT_ON_CPU = ("not implemented for", "not supported", "unsupported dtype", "Unsupported dtype")
 #: Results that are memory as it was found.
-UNINITIALISED = ("empty", "new_empty", "resize", "_efficientzerotensor", "_resize_output", "_sparse_compressed_tensor_with_dims")
+UNINITIALISED = (
+    "empty",
+    "new_empty",
+    "resize",
+    "_efficientzerotensor",
+    "_resize_output",
+    "_sparse_compressed_tensor_with_dims",
+)
 MESSAGE = 400
 
 

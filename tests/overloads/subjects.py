@@ -10,15 +10,15 @@ import os
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.overloads.calls import OverloadCall, out_arguments, overload_named
+from tests.overloads.capture import read
 from tests.overloads.siblings import borrowed, family_of
 from tests.overloads.sweep import CALLS_FILE
-
-
 
 
 @dataclass
@@ -60,7 +60,7 @@ def _load() -> list[Subject]:
     from bringup import _C
 
     file = os.environ.get(CALLS_FILE)
-    recorded = torch.load(file, weights_only=False) if file else {}
+    recorded = read(Path(file)) if file else {}
     names = sorted(name for name, route in _C.routes().items() if name.startswith("aten::") and route != "error")
     return make_subjects(recorded, names)
 

@@ -41,7 +41,11 @@ class Draw:
         pick = self._random.choice
         if kind.startswith("Optional["):
             inner = kind.removeprefix("Optional[").removesuffix("]")
-            return None if inner in ("Generator", "Device", "Layout") or pick([True, False]) else self.argument(name, inner)
+            return (
+                None
+                if inner in ("Generator", "Device", "Layout") or pick([True, False])
+                else self.argument(name, inner)
+            )
         if kind.startswith("List["):
             inner = kind.removeprefix("List[").removesuffix("]")
             return [self.argument(name, inner) for _ in range(pick([1, 2, 3]))]

@@ -268,11 +268,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
           has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 
-// kaiser_window fills 0 … length - 1 and asks a stub for the rest: i0(beta sqrt(1 - x²)) / i0(beta), x from -1 to 1.
+// What kaiser_window asks a stub for: i0(beta sqrt(1 - x²)) / i0(beta), where x goes from -1 to 1.
 void kaiser_window(at::TensorIteratorBase& iter, int64_t length, double beta) {
-  const Tensor& window = iter.tensor(0);
+  const Tensor &window = iter.tensor(0), &numbers = iter.tensor(1); // 0 … length - 1
   const double middle = static_cast<double>(length - 1) / 2;
-  const Tensor x = (window.to(at::toOpMathType(window.scalar_type())) - middle) / middle;
+  const Tensor x = (numbers.to(at::toOpMathType(numbers.scalar_type())) - middle) / middle;
   window.copy_(at::i0((1 - x * x).sqrt() * beta) / at::i0(at::full({}, beta, x.options())));
 }
 
