@@ -140,3 +140,29 @@ def test_igamma_is_right_where_the_cpu_is_not(device: str) -> None:
     """float64 at x = a: ATen's uniform expansion is off by 3e-10. The number is mpmath's, to 30 digits."""
     a = torch.tensor(28.683168411254883, dtype=torch.float64, device=device)
     assert abs(float(torch.igamma(a, a)) - 0.524834348981923997) < 1e-14
+
+
+def test_gradients_of_bags_whose_owners_are_not_given(device: str, run_python: RunPython) -> None:
+    """The CPU's forward returns an empty offset2bag; read as if it were full, it ended the process."""
+    run_python(f"""
+        import torch
+        aten = torch.ops.aten
+        grad, weight = torch.rand(2, 3), torch.rand(5, 3)
+        indices, offsets, sizes = torch.tensor([0, 1, 1, 4]), torch.tensor([0, 1]), torch.tensor([1, 3])
+        none = torch.empty(0, dtype=torch.int64)
+        calls = {{
+            aten._embedding_bag_backward:
+                (grad, indices, offsets, none, sizes, none, 5, False, 0, False, torch.ones(4), -1),
+            aten._embedding_bag_per_sample_weights_backward: (grad, weight, indices, offsets, none, 0, -1),
+        }}
+        for op, given in calls.items():
+            there = [x.to("{device}") if isinstance(x, torch.Tensor) else x for x in given]
+            torch.testing.assert_close(op(*there).cpu(), op(*given))
+        try:
+            aten._embedding_bag_dense_backward(*(x.to("{device}") if isinstance(x, torch.Tensor) else x
+                for x in (grad, indices, none, sizes, none, 5, False, 0, None, -1)))
+        except RuntimeError as error:
+            assert "an argument has the shape [0], not [4]" in str(error), error
+        else:
+            raise AssertionError("indices without owners were taken")
+    """)
