@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Expr, Fma, const
 from bringup.lowering.builder import KernelBuilder, convert
@@ -24,7 +26,7 @@ from bringup.lowering.formulas import (
     tanh,
     where,
 )
-from bringup.lowering.registry import lowering, pointwise
+from bringup.lowering.registry import lowering, new_output, pointwise
 from bringup.lowering.scalar_types import opmath
 
 
@@ -225,7 +227,18 @@ def glu_backward(call: Call, grad_output: Tensor, self: Tensor, dim: int) -> Non
     elementwise(call, _halves(call.outs[0], dim), operands, _glu_backward, opmath(self.dtype), builder=True)
 
 
-@lowering("aten::glu_jvp")
+def _outputs_like_first(first: tuple[Any, ...], *_: object) -> list[tuple[str, int, Any, Any]]:
+    """An output with the layout of the first argument where that is dense, else contiguous."""
+    _, _, code, sizes, strides, _ = first
+    step = 1
+    for stride, size in sorted(zip(strides, sizes)):
+        if size != 1 and stride != step:
+            return [new_output(code, sizes)]
+        step *= size
+    return [("new", code, sizes, strides)]
+
+
+@lowering("aten::glu_jvp", outputs=_outputs_like_first)
 def glu_jvp(call: Call, glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> None:
     """da × sigmoid(b) + glu × (1 - sigmoid(b)) × db."""
 

@@ -42,7 +42,7 @@ from bringup.ir.kernel import (
 )
 from bringup.ir.walk import all_values
 from bringup.lowering.call import Call, Launch, NoKernel, Number, NumberParam, Tensor
-from bringup.lowering.symbolic import Dim, IntLike
+from bringup.lowering.symbolic import Dim, IntLike, hint_of
 
 #: A value or several: what the body of a reduction returns.
 Values: TypeAlias = "Expr | tuple[Expr, ...]"
@@ -57,6 +57,15 @@ def convert(value: Expr, dtype: DType) -> Expr:
     Const(bits=1065353216, type=float32)
     """
     return value if value.dtype is dtype else Cast(value, dtype)
+
+
+def _larger(wanted: IntLike | Index, own: IntLike) -> bool:
+    """True if a size is known to be above another; the answer is a guard."""
+    return not isinstance(wanted, Index) and wanted is not own and bool(wanted > own)
+
+
+def _said(shape: Sequence[IntLike | Index]) -> list[int | str]:
+    return [str(n) if isinstance(n, Index) else hint_of(n) for n in shape]
 
 
 class KernelBuilder:
@@ -102,7 +111,9 @@ class KernelBuilder:
 
     def _memory(self, tensor: Tensor, role: Role, shape: Sequence[IntLike | Index] | None) -> Buffer:
         extents: Sequence[IntLike | Index] = tensor.shape if shape is None else shape
-        assert len(extents) == tensor.ndim
+        if len(extents) != tensor.ndim or any(_larger(wanted, own) for wanted, own in zip(extents, tensor.shape)):
+            # Autograd gives shapes that fit; who calls a backward op directly may not, and memory has no bounds.
+            raise RuntimeError(f"{self.call.op}: an argument has the shape {_said(tensor.shape)}, not {_said(extents)}")
         if tensor.contiguous:
             # Written as products: targets see which axes lie in one run. Of the tensor's own shape: the one given
             # may be a part of it.

@@ -245,6 +245,9 @@ def embedding_bag_backward(
 ) -> Tensor:
     """The dense or the sparse form."""
     aten = torch.ops.aten
+    if indices.numel() and not offset2bag.numel():  # the CPU's forward leaves it empty, to be found here
+        words = torch.arange(indices.numel(), device=indices.device, dtype=offsets.dtype)
+        offset2bag = torch.searchsorted(offsets[: grad.shape[0]], words, right=True).to(indices.dtype) - 1
     last = (num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx)
     if sparse:
         found: Tensor = aten._embedding_bag_sparse_backward(grad, indices, offsets, offset2bag, bag_size, *last)

@@ -48,15 +48,20 @@ def _per_word(k: KernelBuilder, words: Tensor, width: IntLike, body: Callable[[A
     k.launch()
 
 
-def _bags(call: Call, indices: Tensor, offsets: Tensor, bags: IntLike, padding: int) -> tuple[Tensor, Tensor]:
-    """(the bag of each word, how many words of each bag count)."""
-    _, bag_of, sizes, _ = call.outs
+def _bag_of_each(call: Call, indices: Tensor, offsets: Tensor, bags: IntLike, bag_of: Tensor) -> Tensor:
     k = call.kernel("bag_of_word")
     p = k.grid(indices.shape[0])
     starts = k.read(offsets.narrow(0, 0, bags), [bags])
     first = bisected(k, starts, (), bags, convert(IndexValue(p), offsets.dtype), True, None)
     k.store(k.write(bag_of, indices.shape), (p,), first - 1)
     k.launch()
+    return bag_of
+
+
+def _bags(call: Call, indices: Tensor, offsets: Tensor, bags: IntLike, padding: int) -> tuple[Tensor, Tensor]:
+    """(the bag of each word, how many words of each bag count)."""
+    _, bag_of, sizes, _ = call.outs
+    _bag_of_each(call, indices, offsets, bags, bag_of)
     _filled(call, sizes, 0)
     if bag_of.numel != 0:
         scatter_into(call, sizes, 0, bag_of, _counted(call, indices, sizes, padding), "add")
@@ -214,6 +219,8 @@ def per_sample_weights_backward(
     (out,) = call.outs
     bags, width = grad.shape
     wide = opmath(out.dtype)
+    if offset2bag.numel == 0 and indices.numel != 0:  # the CPU's forward leaves it empty, to be found here
+        offset2bag = _bag_of_each(call, indices, offsets, bags, call.temporary(int64, indices.shape))
     k = call.kernel()
     p = k.grid(indices.shape[0])
     words, owners = k.read(indices), k.read(offset2bag, indices.shape)

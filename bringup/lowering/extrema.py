@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bringup.ir.dtypes import int64
-from bringup.ir.expr import Binary, Expr, Where, const, unary
-from bringup.lowering.builder import identity
+from bringup.ir.expr import Binary, Cast, Expr, Where, const, unary
+from bringup.ir.index import AxisVar
+from bringup.lowering.builder import KernelBuilder, identity
 from bringup.lowering.call import Call, Tensor
 from bringup.lowering.folding import Fold, Piece, fold
 from bringup.lowering.reduction import normalized_dims
@@ -23,13 +24,22 @@ def same(a: Expr, b: Expr) -> Expr:
     return equal | (unary("isnan", a) & unary("isnan", b)) if a.dtype.is_float else equal
 
 
-def _first_of(op: str) -> Callable[[Piece], States]:
-    """The extreme element of a piece and its first position: two passes, both of which are plain vector folds."""
+def _first_of(op: str, signed: bool) -> Callable[[Piece], States]:
+    """The extreme element of a piece and its first position: two passes, both of which are plain vector folds.
+
+    ``signed``: the position is doubled, and its last bit is the sign of the element there. Zeros of both signs rank
+    alike, and the value must be the one that stands at the position.
+    """
 
     def part(piece: Piece) -> States:
         peak = piece.reduce(lambda *j: piece(*j), op)
         nowhere = const(int64.high, int64)
-        where = piece.reduce(lambda *j: Where(same(piece(*j), peak), piece.position(*j), nowhere), "min")
+
+        def position(*j: AxisVar) -> Expr:
+            at = piece.position(*j)
+            return at * 2 + Cast(unary("signbit", piece(*j)), int64) if signed else at
+
+        where = piece.reduce(lambda *j: Where(same(piece(*j), peak), position(*j), nowhere), "min")
         return peak, where
 
     return part
@@ -50,7 +60,20 @@ def _merge(op: str) -> Callable[[States, States], States]:
 def _located(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str, outs: list[int]) -> None:
     """Launches the fold to (value, position); ``outs`` says which of the two the op returns."""
     inits = (identity(op, x.dtype), int64.high)
-    choose = Fold(_first_of(op), _merge(op), inits, lambda k, states: tuple(states[n] for n in outs), positions=True)
+    signed = x.dtype.is_float and 0 in outs
+
+    def finish(k: KernelBuilder, states: States) -> States:
+        peak, where = states
+        if signed:
+            where = k.let(where)
+            zero = Where(Binary("eq", where & 1, const(1, int64)), const(-0.0, x.dtype), const(0.0, x.dtype))
+            peak, where = (
+                Where(Binary("eq", peak, const(0.0, x.dtype)), zero, peak),
+                Binary("shr", where, const(1, int64)),
+            )
+        return tuple((peak, where)[n] for n in outs)
+
+    choose = Fold(_first_of(op, signed), _merge(op), inits, finish, positions=True)
     fold(call, [x], normalized_dims(dims, x.ndim), keepdim, choose)
 
 

@@ -107,7 +107,9 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
                 return (piece.reduce(lambda *j: convert(piece(*j), wide), op),)
 
             fold(call, [x], range(x.ndim), False, Fold(part, op), [memory])
-    elementwise(call, [out], [], lambda: const(0, out.dtype), [])
+    # Counted in float32 and rounded once: a bfloat16 that holds 256 stays 256 when one is added.
+    counts = out if wide is out.dtype else call.temporary(wide, out.shape)
+    elementwise(call, [counts], [], lambda: const(0, wide), [])
     k = call.kernel()
     i = [k.grid(extent) for extent in x.shape]
     value = k.let(convert(k.read(x).at(*i), wide))
@@ -121,6 +123,8 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
     place = binary("min", Cast((value - start) * count / (stop - start), int64), bins - 1)
     inside = (value >= start) & (value <= stop)
     k.store(
-        k.update(out, [bins]), (AsIndex(place, k.size(bins), "check"),), const(1, out.dtype), "ordered", "add", inside
+        k.update(counts, [bins]), (AsIndex(place, k.size(bins), "check"),), const(1, wide), "ordered", "add", inside
     )
     k.launch()
+    if counts is not out:
+        elementwise(call, [out], [counts], lambda count: count, wide)

@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <pybind11/pybind11.h>
 
 #include "aten/kernel_call.h"
 #include "aten/route.h"
@@ -59,6 +60,9 @@ class MetaCall {
         op_.handle.redispatchBoxed(keys, &stack_); // a composite
       return true;
     } catch (const c10::NotImplementedError&) {
+      return false;
+    } catch (const pybind11::error_already_set& error) { // a meta kernel in Python, registered for an out= it never takes
+      if (!op_.functional || !error.matches(PyExc_TypeError)) throw;
       return false;
     }
   }

@@ -1,14 +1,19 @@
 // Ops that have neither a CPU kernel nor a composite one under their own name: convolution, attention, recurrent cells.
 #include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/i0.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
@@ -263,6 +268,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
           has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 
+// What kaiser_window asks a stub for: i0(beta sqrt(1 - x²)) / i0(beta), where x goes from -1 to 1.
+void kaiser_window(at::TensorIteratorBase& iter, int64_t length, double beta) {
+  const Tensor &window = iter.tensor(0), &numbers = iter.tensor(1); // 0 … length - 1
+  const double middle = static_cast<double>(length - 1) / 2;
+  const Tensor x = (numbers.to(at::toOpMathType(numbers.scalar_type())) - middle) / middle;
+  window.copy_(at::i0((1 - x * x).sqrt() * beta) / at::i0(at::full({}, beta, x.options())));
+}
+
 } // namespace
 
 BRINGUP_OWN_KERNELS() {
@@ -282,6 +295,7 @@ BRINGUP_OWN_KERNELS() {
 
 } // namespace bringup
 
-namespace at::native { // scaled_dot_product_attention asks this stub, not the op of the same name
+namespace at::native { // what PyTorch's composites ask by a stub and not by an op
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &bringup::fused_sdp_choice)
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &bringup::kaiser_window)
 } // namespace at::native

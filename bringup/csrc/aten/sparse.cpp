@@ -2,6 +2,7 @@
 //
 // Everything else about sparse tensors takes the boxed route to the CPU's sparse kernels (see host_call.cpp).
 #include <ATen/NativeFunctions.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -23,6 +24,19 @@ struct OnItsDevice<constructor> {
     return constructor(std::forward<Args>(args)...);
   }
 };
+
+// ATen leaves the indices as the allocator gives them, and its kernels read and write wherever they say: to_dense() of
+// such a tensor ends the process. Zeros are in bounds, and say that every row is empty.
+at::Tensor compressed_with_dims(int64_t nnz, int64_t dense_dim, at::IntArrayRef size, at::IntArrayRef blocksize,
+                                c10::ScalarType index_dtype, std::optional<c10::ScalarType> dtype,
+                                std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                                std::optional<bool> pin_memory) {
+  at::Tensor made = at::native::sparse_compressed_tensor_with_dims(nnz, dense_dim, size, blocksize, index_dtype, dtype, layout, device, pin_memory);
+  const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(made);
+  compressed.zero_();
+  plain.zero_();
+  return made;
+}
 
 } // namespace
 
@@ -50,6 +64,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(OnItsDevice<&at::native::empty_sparse_compressed_symint>::call));
+  library.impl("_sparse_compressed_tensor_with_dims", TORCH_FN(OnItsDevice<&compressed_with_dims>::call));
   library.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
   library.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
   library.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));

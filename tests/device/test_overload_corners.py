@@ -1,0 +1,168 @@
+"""Corners of single overloads, each called directly: what crashed, raised an internal error or differed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import RunPython
+
+aten = torch.ops.aten
+
+
+def test_a_compressed_tensor_without_indices_is_empty(device: str, run_python: RunPython) -> None:
+    """ATen leaves the indices as the allocator gives them; what an earlier tensor left there ended the process."""
+    run_python(f"""
+        import torch
+        used = [torch.full((n,), 1 << 43, dtype=torch.int64, device="{device}") for n in range(1, 64)]
+        del used
+        for layout, blocks in ((torch.sparse_csr, []), (torch.sparse_csc, []), (torch.sparse_bsr, [2, 2])):
+            made = torch.ops.aten._sparse_compressed_tensor_with_dims(
+                2, 0, [4, 4], blocks, torch.int64, dtype=torch.float32, layout=layout, device="{device}")
+            assert made.to_dense().shape == (4, 4)
+    """)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_histc_counts_past_what_the_half_type_counts_to(device: str, dtype: torch.dtype) -> None:
+    """256 + 1 is 256 in bfloat16, 2048 + 1 is 2048 in float16."""
+    counts = torch.full((4064,), 0.5, dtype=dtype, device=device).histc(4, 0, 1)
+    assert counts.dtype == dtype
+    assert counts.tolist() == [0, 0, 4064, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16])
+@pytest.mark.parametrize("op", [torch.gcd, torch.lcm])
+def test_gcd_of_the_smallest_integer(device: str, op: Any, dtype: torch.dtype) -> None:
+    numbers = torch.tensor([torch.iinfo(dtype).min, torch.iinfo(dtype).max, -6, -1, 0, 1, 4], dtype=dtype)
+    a, b = torch.cartesian_prod(numbers, numbers).unbind(1)
+    assert torch.equal(op(a.to(device), b.to(device)).cpu(), op(a, b))
+
+
+@pytest.mark.parametrize("count", [2, 40, 70_000])
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_first_of_signed_zeros_is_the_value(device: str, op: str, count: int, dim: int) -> None:
+    """Value and index name the same element, along rows and across them."""
+    x = torch.zeros(2, count)
+    x[0, 1:] = -0.0
+    x[1, 0] = -0.0
+    x = x if dim == 1 else x.t()
+    value, index = getattr(x.to(device), op)(dim)
+    assert index.tolist() == [0, 0]
+    assert torch.signbit(value).tolist() == [False, True]
+
+
+def test_rrelu_without_training_has_one_slope_in_every_form(device: str) -> None:
+    x = torch.linspace(-2, 2, 7)
+
+    def forms(where: str) -> list[torch.Tensor]:
+        noise = torch.full((7,), 5.0, device=where)
+        mine, arguments = x.to(where), (0.1, 0.3, False, None)
+        made = [
+            aten.rrelu_with_noise(mine, noise, *arguments),
+            *aten.rrelu_with_noise_functional(mine, noise, *arguments),
+        ]
+        out = aten.rrelu_with_noise.out(mine, noise, *arguments, out=torch.empty(0, device=where))
+        return [t.cpu() for t in (*made, out, aten.rrelu_with_noise_(mine.clone(), noise, *arguments), noise)]
+
+    for expected, actual in zip(forms("cpu"), forms(device)):
+        assert torch.equal(expected, actual)
+
+
+def test_patches_out_in_the_memory_of_the_input(device: str) -> None:
+    """What is written early must not be read late."""
+    image, columns = torch.arange(16.0).view(1, 1, 4, 4), torch.arange(36.0).view(1, 4, 9)
+    shape = ([2, 2], [1, 1], [0, 0], [1, 1])
+    memory = torch.zeros(64, device=device)
+    memory[:16] = image.flatten().to(device)
+    out = aten.im2col.out(memory[:16].view(1, 1, 4, 4), *shape, out=memory[:36].view(1, 4, 9))
+    assert torch.equal(out.cpu(), aten.im2col(image, *shape))
+    memory[:36] = columns.flatten().to(device)
+    out = aten.col2im.out(memory[:36].view(1, 4, 9), [4, 4], *shape, out=memory[:16].view(1, 1, 4, 4))
+    assert torch.equal(out.cpu(), aten.col2im(columns, [4, 4], *shape))
+
+
+def bag_backward(where: str) -> Any:
+    weight, indices = torch.ones(5, 3, device=where), torch.tensor([0, 1, 1, 4], device=where)
+    _, bags, sizes, largest = aten._embedding_bag(weight, indices, torch.tensor([0, 2], device=where), False, 0)
+    bags = torch.tensor([0, 0, 1, 1], device=where)
+    grad, rest = torch.ones(2, 3, device=where), (5, False, 0, None, -1)
+    return aten._embedding_bag_dense_backward.out(grad, indices, bags, sizes, largest, *rest, out=new(where))
+
+
+def new(where: str) -> torch.Tensor:
+    return torch.empty(0, device=where)
+
+
+def ones(where: str, *shape: int) -> torch.Tensor:
+    return torch.ones(shape, device=where)
+
+
+#: Their meta kernels are Python functions that know no out=.
+OUT_FORMS = {
+    "embedding_bag": bag_backward,
+    "adaptive_avg_pool3d": lambda d: aten._adaptive_avg_pool3d_backward.out(
+        ones(d, 1, 2, 2, 2, 2), ones(d, 1, 2, 4, 4, 4), out=new(d)
+    ),
+    "grid_sampler_3d": lambda d: aten.grid_sampler_3d_backward.out(
+        ones(d, 1, 1, 2, 2, 2), ones(d, 1, 1, 3, 3, 3), ones(d, 1, 2, 2, 2, 3) / 3, 0, 0, False, [True, True],
+        out0=new(d), out1=new(d),
+    ),
+    "weight_norm": lambda d: aten._weight_norm_interface.out(
+        ones(d, 2, 3), ones(d, 2, 1), 0, out0=new(d), out1=new(d)
+    ),
+    "glu_jvp": lambda d: aten.glu_jvp(ones(d, 3, 2), ones(d, 3, 4), ones(d, 3, 4) / 2, 1),
+    "glu_jvp.out": lambda d: aten.glu_jvp.out(ones(d, 1), ones(d, 2), ones(d, 2) / 2, 0, out=new(d)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUT_FORMS)
+def test_out_forms_whose_meta_kernel_takes_no_out(device: str, name: str) -> None:
+    torch.testing.assert_close(_on_cpu(OUT_FORMS[name](device)), _on_cpu(OUT_FORMS[name]("cpu")))
+
+
+def _on_cpu(value: Any) -> list[torch.Tensor]:
+    return [t.cpu() for t in (value if isinstance(value, tuple) else (value,))]
+
+
+@pytest.mark.parametrize("beta", [12.0, 120.0, 800.0])
+@pytest.mark.parametrize("periodic", [True, False])
+def test_kaiser_window(device: str, beta: float, periodic: bool) -> None:
+    """PyTorch's composite asks a stub that knew no device type of ours."""
+    window = torch.kaiser_window(8, periodic, beta, device=device)
+    torch.testing.assert_close(window.cpu(), torch.kaiser_window(8, periodic, beta), equal_nan=True)
+
+
+def test_igamma_is_right_where_the_cpu_is_not(device: str) -> None:
+    """float64 at x = a: ATen's uniform expansion is off by 3e-10. The number is mpmath's, to 30 digits."""
+    a = torch.tensor(28.683168411254883, dtype=torch.float64, device=device)
+    assert abs(float(torch.igamma(a, a)) - 0.524834348981923997) < 1e-14
+
+
+def test_gradients_of_bags_whose_owners_are_not_given(device: str, run_python: RunPython) -> None:
+    """The CPU's forward returns an empty offset2bag; read as if it were full, it ended the process."""
+    run_python(f"""
+        import torch
+        aten = torch.ops.aten
+        grad, weight = torch.rand(2, 3), torch.rand(5, 3)
+        indices, offsets, sizes = torch.tensor([0, 1, 1, 4]), torch.tensor([0, 1]), torch.tensor([1, 3])
+        none = torch.empty(0, dtype=torch.int64)
+        calls = {{
+            aten._embedding_bag_backward:
+                (grad, indices, offsets, none, sizes, none, 5, False, 0, False, torch.ones(4), -1),
+            aten._embedding_bag_per_sample_weights_backward: (grad, weight, indices, offsets, none, 0, -1),
+        }}
+        for op, given in calls.items():
+            there = [x.to("{device}") if isinstance(x, torch.Tensor) else x for x in given]
+            torch.testing.assert_close(op(*there).cpu(), op(*given))
+        try:
+            aten._embedding_bag_dense_backward(*(x.to("{device}") if isinstance(x, torch.Tensor) else x
+                for x in (grad, indices, none, sizes, none, 5, False, 0, None, -1)))
+        except RuntimeError as error:
+            assert "an argument has the shape [0], not [4]" in str(error), error
+        else:
+            raise AssertionError("indices without owners were taken")
+    """)

@@ -1,0 +1,121 @@
+"""One run over overloads: who was called, who was not and why, what was found; declared differences are held strictly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup.kit.gaps import GAPS_FOLDER, judge, load_gaps
+from bringup.kit.op_cases import CaseResult, Status
+from bringup.kit.op_workers import Plan, run_plan
+
+CALLS_FILE = "BRINGUP_TEST_OVERLOAD_CALLS"
+DECLARED = GAPS_FOLDER / "sim.overloads.toml"
+KINDS = ("crash", "hang", "internal", "refuses", "accepts", "raises", "differs")
+Progress = Callable[[int, int, CaseResult], None]
+
+
+@dataclass
+class Sweep:
+    """The outcome of a run."""
+
+    results: list[CaseResult]
+    overloads: int
+    undeclared: list[CaseResult] = field(default_factory=list)
+    passing: list[str] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[dict[str, str]]:
+        """Everything that went another way than on the CPU, declared or not."""
+        return [finding for result in self.results for finding in findings_of(result)]
+
+    @property
+    def not_called(self) -> dict[str, str]:
+        """Overloads without a single compared call, with the reason."""
+        return {r.case.op: r.note for r in self.results if r.status is Status.SKIP}
+
+    def data(self) -> dict[str, Any]:
+        """What is recorded of a run."""
+        undeclared = {r.case.op for r in self.undeclared}
+        counted = Counter(f["kind"] for f in self.findings)
+        left = Counter(f["kind"] for r in self.undeclared for f in findings_of(r))
+        return {
+            "overloads": self.overloads,
+            "called": self.overloads - len(self.not_called),
+            "calls compared": sum(r.samples_run for r in self.results),
+            "findings": {kind: counted[kind] for kind in KINDS},
+            "undeclared": {kind: left[kind] for kind in KINDS},
+            "declared overloads": sorted({r.case.op for r in self.results if r.status.is_defect} - undeclared),
+            "undeclared findings": [f for r in self.undeclared for f in findings_of(r)],
+            "not called": dict(sorted(self.not_called.items())),
+        }
+
+
+def findings_of(result: CaseResult) -> list[dict[str, str]]:
+    """Returns the findings of one overload, a crash or a hang among them."""
+    if result.status is Status.FAIL:
+        found: list[dict[str, str]] = json.loads(result.message)
+        return found
+    if result.status in (Status.CRASH, Status.TIMEOUT):
+        kind = "crash" if result.status is Status.CRASH else "hang"
+        steps = [line for line in result.message.splitlines() if line.startswith(("cpu: ", "device: "))]
+        return [{"kind": kind, "call": steps[-1] if steps else result.case.op, "message": result.message[-600:]}]
+    return []
+
+
+def record_calls(file: Path, operators: Sequence[str] = ()) -> None:
+    """Writes the calls that op_db reaches on the CPU, in a process of its own; all operators, or those that match."""
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.overloads.capture", str(file), *operators]
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+
+
+def run_sweep(
+    device: str = "sim",
+    patterns: Sequence[str] | None = None,
+    *,
+    operators: Sequence[str] = (),
+    calls_file: Path | None = None,
+    samples: int = 3,
+    workers: int = 1,
+    timeout: float = 240.0,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Calls the overloads that match; arguments come from ``operators`` of op_db, or from a file written before."""
+    with tempfile.TemporaryDirectory(prefix="bringup-overloads-") as folder:
+        file = calls_file or Path(folder) / "calls.pt"
+        if not file.exists():
+            record_calls(file, operators)
+        plan = Plan(
+            device=device, kinds=("forward",), dtypes=("float32",), ops=tuple(patterns) if patterns else None,
+            samples=samples, workers=workers, timeout=timeout,
+            op_list="tests.overloads.subjects:SUBJECTS", verdicts="tests.overloads.judge:run_overload",
+        )  # fmt: skip
+        results: list[CaseResult] = []
+        total, names = 0, []
+        for message in run_plan(plan, {CALLS_FILE: str(file)}):
+            if message["type"] == "start":
+                total, names = message["total"], message["ops"]
+            else:
+                results.append(_cpu_crash_is_a_skip(CaseResult.from_row(message["row"])))
+                if progress:
+                    progress(len(results), total, results[-1])
+    verdict = judge(load_gaps(DECLARED), results, names)
+    return Sweep(results, len(results), verdict.undeclared, [str(gap) for gap in (*verdict.passing, *verdict.unknown)])
+
+
+def _cpu_crash_is_a_skip(result: CaseResult) -> CaseResult:
+    """Arguments made from a schema may be more than the CPU's own kernel bears."""
+    found = findings_of(result)
+    if result.status in (Status.CRASH, Status.TIMEOUT) and found[0]["call"].startswith("cpu: "):
+        result.note = f"the CPU's kernel itself ends in a {found[0]['kind']}: {found[0]['call'][5:]}"
+        result.status = Status.SKIP
+    return result
