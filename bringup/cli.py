@@ -121,9 +121,10 @@ def diagnose() -> None:
         facts.append(("C++ core", str(error)))
     active = runtime.active_drivers()
     problem = runtime.activation_error()
-    if active:
+    if active and problem is None:
         held = [f"{one.name}: {one.count} device(s) from {runtime.device_type()}:{one.first}" for one in active]
         facts.append(("active", "; ".join(held)))
+        facts.append(("chosen", runtime.choice_reason()))
     elif problem is not None:
         facts.append(("not active", f"{type(problem).__name__}: {problem}"))
     else:
@@ -136,7 +137,7 @@ def diagnose() -> None:
         facts.append(("not active", why))
     _print_facts(facts)
     _print_table(["driver", "from", "devices"], _driver_rows())
-    if not active:
+    if not active or problem is not None:
         raise typer.Exit(1)
 
 
