@@ -48,7 +48,6 @@ class ActiveDriver:
         return f"no {self.name} device: {self.driver.absent_reason()}"
 
 
-
 @dataclass
 class _State:
     lock: threading.RLock
@@ -310,7 +309,9 @@ def _register_failure(error: BaseException) -> None:
         names = error.names[:1] if isinstance(error, SeveralDrivers) else tuple(map(_name_of, _choice()))
         stems = [os.path.basename(name).split(".")[0] for name in names]
         _register(torch, [FailedDriver(stems[0] if len(stems) == 1 else SHARED_TYPE, error)])
-    except Exception as second:  # no name PyTorch could use, no core for this torch: `error` is reported by bringup.device
+    except (
+        Exception
+    ) as second:  # no name PyTorch could use, no core for this torch: `error` is reported by bringup.device
         _state.active, _state.device_type = (), ""
         debug.say(1, f"the device stays unknown to PyTorch: {second}")
     _state.unusable, _state.error = True, error

@@ -27,7 +27,9 @@ def install(tmp_path: Path):
         (tmp_path / f"{name}_driver.py").write_text(DRIVER.format(name=name, count=count))
         info = tmp_path / f"bringup_{name}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: bringup-{name}\nVersion: 1.0\nRequires-Dist: bringup\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: bringup-{name}\nVersion: 1.0\nRequires-Dist: bringup\n"
+        )
         lines = [f"[bringup.drivers]\n{name} = {name}_driver:Driver\n"] if driver else []
         if backend is not None:
             (tmp_path / f"{name}_backend.py").write_text(backend)
@@ -68,7 +70,10 @@ def test_an_explicit_choice_goes_first(run, install, explicit: str) -> None:
     install("chip")
     call = "import bringup\nbringup.activate('sim')\n" if explicit == "activate" else ""
     variables = {"BRINGUP_DRIVERS": "sim"} if explicit == "environment" else {}
-    run(SILENT + call + "import torch, bringup\nassert [d.name for d in bringup.active_drivers()] == ['sim']", **variables)
+    run(
+        SILENT + call + "import torch, bringup\nassert [d.name for d in bringup.active_drivers()] == ['sim']",
+        **variables,
+    )
 
 
 def test_an_installed_driver_without_a_device_is_passed_over(run, install) -> None:
