@@ -1,8 +1,8 @@
 """Activation: which drivers this process uses, and how they become PyTorch's one out-of-tree device type.
 
 The choice is made once: ``bringup.activate("name")`` before torch is imported, or ``BRINGUP_DRIVERS=name[,name]``, or
-the one installed driver that has a device, or ``sim``. ``import torch`` then calls ``_autoload``, which registers everything with PyTorch and opens no device.
-Nothing in this file imports torch before it has to.
+the one installed driver that has a device, or ``sim``. ``import torch`` then calls ``_autoload``, which registers
+everything with PyTorch and opens no device. Nothing in this file imports torch before it has to.
 """
 
 from __future__ import annotations
