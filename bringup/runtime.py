@@ -430,6 +430,21 @@ def _register_ops(core: Any, active: Sequence[ActiveDriver], tables: Tables | No
         library_ops.register(active, functions)
 
 
+def _review(drivers: Sequence[Driver]) -> None:
+    """Refuses a driver that cannot work, and warns of names that look like mistakes."""
+    from bringup import driver_review, environment
+
+    for driver in drivers:
+        wrong = driver_review.wrong_parameters(driver)
+        if wrong:
+            raise TypeError(f"driver '{driver.name}': {'; '.join(wrong)}")
+        driver_review.check_target(driver)
+    for text in [text for driver in drivers for text in driver_review.misspelled(driver)]:
+        _warn(text)
+    for text in environment.unknown_variables(driver.name for driver in drivers):
+        _warn(text)
+
+
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import core_binary, ledger
     from bringup.driver_abi import CDriver, adapted, struct_of
@@ -441,6 +456,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     kind = (drivers[0].device_name or drivers[0].name) if len(drivers) == 1 else SHARED_TYPE
     check_device_name(kind)
     policy = ledger.policy_from_environment()  # a bad value must fail before anything is registered
+    _review(drivers)
     core = core_binary.load(torch.__version__)
     structs = [struct_of(driver) for driver in drivers]
     if debug.level >= 5:
