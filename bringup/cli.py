@@ -121,9 +121,10 @@ def diagnose() -> None:
         facts.append(("C++ core", str(error)))
     active = runtime.active_drivers()
     problem = runtime.activation_error()
-    if active:
+    if active and problem is None:
         held = [f"{one.name}: {one.count} device(s) from {runtime.device_type()}:{one.first}" for one in active]
         facts.append(("active", "; ".join(held)))
+        facts.append(("chosen", runtime.choice_reason()))
     elif problem is not None:
         facts.append(("not active", f"{type(problem).__name__}: {problem}"))
     else:
@@ -136,7 +137,7 @@ def diagnose() -> None:
         facts.append(("not active", why))
     _print_facts(facts)
     _print_table(["driver", "from", "devices"], _driver_rows())
-    if not active:
+    if not active or problem is not None:
         raise typer.Exit(1)
 
 
@@ -191,13 +192,27 @@ def check(
 
 
 def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | None) -> int:
-    from bringup.kit.driver_checks import CheckResult, run_driver_checks
+    import faulthandler
+
+    from bringup import driver_review
+    from bringup.kit.driver_checks import Check, CheckResult, all_checks, run_driver_checks
+
+    faulthandler.enable(
+        sys.__stderr__
+    )  # a driver that crashes: the last name printed is the check, the stack is the driver's
+    for text in [*driver_review.misspelled(driver), *driver_review.wrong_parameters(driver)]:
+        print(f"warning: {text}")
+    width = max(len(each.name) for each in all_checks())
+
+    def start(each: Check) -> None:
+        print(f"{each.name:<{width}}  ", end="", flush=True)
 
     def show(result: CheckResult) -> None:
+        name = f"{result.name:<{width}}  " if result.message.startswith("needs ") else ""
         reason = f": {result.message}" if result.message else ""
-        print(f"{result.status}  {result.seconds:6.2f} s  {result.name}{reason}", flush=True)
+        print(f"{name}{result.status}  {result.seconds:6.2f} s{reason}", flush=True)
 
-    results = run_driver_checks(driver, index, show, timeout)
+    results = run_driver_checks(driver, index, show, timeout, start)
     counts = Counter(result.status for result in results)
     print(f"{driver.name}: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
     if json_file:

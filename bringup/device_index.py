@@ -30,7 +30,7 @@ def device_index(device: Device = None) -> int:
     if not 0 <= index < count:
         kind = runtime.device_type()
         if count == 0:
-            raise RuntimeError("; ".join(driver.absence() for driver in runtime.active_drivers()))
+            raise runtime.absent_error()
         raise ValueError(
             f"there is no device {kind}:{index}: {count} device(s) are there, {kind}:0 … {kind}:{count - 1}"
         )

@@ -16,7 +16,7 @@ from bringup.driver import Driver
 from bringup.driver_abi import CDriver, DriverError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
 
 _BUILTIN = Path(__file__).parent / "drivers"
 _ENTRY_POINTS = "bringup.drivers"
@@ -118,15 +118,26 @@ def _import_builtin(name: str) -> ModuleType:
         raise DriverError(f"driver '{name}' cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def installed_entries() -> list[EntryPoint]:
+    """The entry points that other distributions bring, by name; imports none of them."""
+    own = set(_builtin_names())
+    return sorted((entry for entry in _entry_points() if entry.name not in own), key=lambda entry: entry.name)
+
+
+def driver_of_entry(entry: EntryPoint) -> Driver:
+    """Makes the driver that an entry point names."""
+    try:
+        found = entry.load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DriverError(f"driver '{entry.name}' ({entry.value}) cannot be imported: {reason}") from error
+    return _instance(_class_in(found, entry.name) if isinstance(found, ModuleType) else found, entry.name)
+
+
 def _from_entry_point(name: str) -> Driver | None:
     for entry in _entry_points():
         if entry.name == name:
-            try:
-                found = entry.load()
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise DriverError(f"driver '{name}' ({entry.value}) cannot be imported: {reason}") from error
-            return _instance(_class_in(found, name) if isinstance(found, ModuleType) else found, name)
+            return driver_of_entry(entry)
     return None
 
 

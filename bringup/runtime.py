@@ -1,14 +1,15 @@
 """Activation: which drivers this process uses, and how they become PyTorch's one out-of-tree device type.
 
-The choice is made once: ``BRINGUP_DRIVERS=name[,name]``, or ``bringup.activate("name")`` before torch is imported, or
-``sim``. ``import torch`` then calls ``_autoload``, which registers everything with PyTorch and opens no device.
-Nothing in this file imports torch before it has to.
+The choice is made once: ``bringup.activate("name")`` before torch is imported, or ``BRINGUP_DRIVERS=name[,name]``, or
+the one installed driver that has a device, or ``sim``. ``import torch`` then calls ``_autoload``, which registers
+everything with PyTorch and opens no device. Nothing in this file imports torch before it has to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     DriverLike = str | Driver | type[Driver]
 
 _ENVIRONMENT = "BRINGUP_DRIVERS"
-_DEFAULT = ("sim",)
 #: The device type where several drivers share it; each owns a range of its indices.
 SHARED_TYPE = "accel"
 #: A driver may be named by its file.
@@ -56,6 +56,7 @@ class _State:
     asked: tuple[DriverLike, ...] = ()  # what led to `active`
     active: tuple[ActiveDriver, ...] = ()
     device_type: str = ""
+    reason: str = ""  # why these and no others
     error: BaseException | None = None
     unusable: bool = False  # failed half way: PyTorch's device type is spent
 
@@ -79,8 +80,15 @@ def activate(*drivers: DriverLike) -> torch.device | None:
         raise TypeError('bringup.activate needs a driver: bringup.activate("sim")')
     with _state.lock:
         if _state.error is not None and not _state.unusable:
-            _state.chosen = None  # a choice that failed binds nobody
-        _refuse_another_choice(drivers)
+            _state.chosen = None  # a choice that failed does not bind
+        try:
+            _refuse_another_choice(drivers)
+        except RuntimeError as error:
+            if not _torch_is_being_imported():
+                raise
+            # The entry point of a package that `import torch` calls: an exception would take torch down with it.
+            _warn(f"bringup.activate was ignored: {error}")
+            return None
         if not _state.active:
             found = _state.found or _find(drivers)  # a wrong name fails here, not at `import torch`
             _state.chosen, _state.found, _state.error = drivers, found, None
@@ -129,6 +137,18 @@ def activation_error() -> BaseException | None:
     return _state.error
 
 
+def absent_error() -> RuntimeError:
+    """The error for a use of the device type where no driver in use has a device."""
+    error = RuntimeError("; ".join(driver.absence() for driver in _state.active))
+    error.__cause__ = _state.error
+    return error
+
+
+def choice_reason() -> str:
+    """Why these drivers are in use, for ``bringup diagnose``."""
+    return _state.reason or "not chosen yet"
+
+
 def driver_of(index: int) -> ActiveDriver:
     """The driver that owns a device index."""
     for driver in _state.active:
@@ -157,17 +177,41 @@ def _from_environment() -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise ValueError(f"{_ENVIRONMENT}={text!r} names no driver; unset it for the default ({_DEFAULT[0]})")
+        raise ValueError(f"{_ENVIRONMENT}={text!r} names no driver; unset it for the default (sim)")
     return names
 
 
 def _choice() -> tuple[DriverLike, ...]:
-    return _state.chosen or _from_environment() or _DEFAULT
+    if _state.chosen:
+        _state.reason = "bringup.activate was called"
+        return _state.chosen
+    named = _from_environment()
+    if named is None:
+        return _default()
+    _state.reason = _state.reason or f"{_ENVIRONMENT} says so"
+    return named
+
+
+def _default() -> tuple[DriverLike, ...]:
+    """The driver of a process that chose none; child processes get the same one, as they may find the chip in use."""
+    from bringup import driver_choice
+
+    choice = driver_choice.default_choice()
+    _state.reason = choice.reason
+    for probe in driver_choice.failed_probes():
+        _warn(
+            f"the installed driver '{probe.name}' ({probe.distribution}) is not used, as it could not be asked for its "
+            f"devices: {probe.answer()}. {_ENVIRONMENT}=sim silences this"
+        )
+    if choice.driver is not None:
+        _state.found = [choice.driver]
+        _tell_child_processes([choice.name])
+    return (choice.name,)
 
 
 def _refuse_another_choice(drivers: Sequence[DriverLike]) -> None:
     if _state.unusable:
-        raise RuntimeError(f"bringup failed half way earlier in this process: {_state.error}") from _state.error
+        raise RuntimeError(f"bringup failed earlier in this process: {_state.error}") from _state.error
     wanted = [_name_of(driver) for driver in drivers]
     if _state.active:
         asked = [_name_of(driver) for driver in _state.asked]
@@ -206,6 +250,8 @@ def _torch_will_call_us() -> bool:
 # ---- activation ----
 def _autoload() -> None:
     """What ``import torch`` calls (entry point group ``torch.backends``). Never raises: it would break torch itself."""
+    from bringup.driver_choice import SeveralDrivers
+
     try:
         with _state.lock:
             if _state.active:
@@ -213,11 +259,62 @@ def _autoload() -> None:
             explicit = _state.chosen is not None or _ENVIRONMENT in os.environ
             if explicit or not _other_accelerator():
                 with _half_imported_aside():
+                    if not explicit:
+                        _let_dependents_choose()
                     _activate_now(_choice())
     except (Exception, SystemExit) as error:
         _state.error = error
-        if _state.chosen is not None or any(name.startswith("BRINGUP_") for name in os.environ):
+        asked = _state.chosen is not None or any(name.startswith("BRINGUP_") for name in os.environ)
+        if asked or isinstance(error, SeveralDrivers):
             _warn(f"bringup is not active: {error}")
+            _register_failure(error)
+
+
+def _let_dependents_choose() -> None:
+    """Calls the ``torch.backends`` entry points of packages that build on bringup before the default is chosen.
+
+    Such a package may call ``bringup.activate`` there. PyTorch calls entry points in no order of meaning, and its
+    device type can be named once: with ours first the package would find ``sim`` active. PyTorch calls them once more
+    afterwards, and ``activate`` accepts the same choice again.
+    """
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="torch.backends"):
+        if entry.dist is None or entry.value.startswith("bringup.runtime:"):
+            continue
+        needs = entry.dist.requires or []
+        if _state.active or not any(re.match(r"bringup\b", need) for need in needs):
+            continue
+        try:
+            entry.load()()
+        except Exception as error:  # PyTorch calls it again and reports it, with the package's name
+            debug.say(1, f"the torch.backends entry point {entry.name} failed: {error}")
+
+
+def _torch_is_being_imported() -> bool:
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def _register_failure(error: BaseException) -> None:
+    """Names the device that was asked for and could not be had: its first use raises, with ``error`` as the cause."""
+    import torch
+
+    from bringup.driver_choice import FailedDriver, SeveralDrivers
+
+    if _state.unusable or _state.active:
+        return
+    _state.error = None  # what is registered asks whether bringup is active
+    try:
+        names = error.names[:1] if isinstance(error, SeveralDrivers) else tuple(map(_name_of, _choice()))
+        stems = [os.path.basename(name).split(".")[0] for name in names]
+        _register(torch, [FailedDriver(stems[0] if len(stems) == 1 else SHARED_TYPE, error)])
+    except (
+        Exception
+    ) as second:  # no name PyTorch could use, no core for this torch: `error` is reported by bringup.device
+        _state.active, _state.device_type = (), ""
+        debug.say(1, f"the device stays unknown to PyTorch: {second}")
+    _state.unusable, _state.error = True, error
 
 
 @contextlib.contextmanager
@@ -261,13 +358,12 @@ def _other_accelerator() -> bool:
 
 def _require_active(name: str | None = None) -> None:
     with _state.lock:
-        if _state.active:
-            return
         if _state.error is not None:
             raise RuntimeError(f"bringup is not active: {_state.error}") from _state.error
-        choice = _choice()
-        named = name is None or any(_name_of(driver) == name for driver in choice)
-        _activate_now(choice if named or choice != _DEFAULT else (name or _DEFAULT[0],))
+        if _state.active:
+            return
+        asked = _state.chosen or _from_environment() or name is None
+        _activate_now(_choice() if asked else (str(name),))
 
 
 def _active_driver(name: str) -> ActiveDriver:
@@ -334,6 +430,21 @@ def _register_ops(core: Any, active: Sequence[ActiveDriver], tables: Tables | No
         library_ops.register(active, functions)
 
 
+def _review(drivers: Sequence[Driver]) -> None:
+    """Refuses a driver that cannot work, and warns of names that look like mistakes."""
+    from bringup import driver_review, environment
+
+    for driver in drivers:
+        wrong = driver_review.wrong_parameters(driver)
+        if wrong:
+            raise TypeError(f"driver '{driver.name}': {'; '.join(wrong)}")
+        driver_review.check_target(driver)
+    for text in [text for driver in drivers for text in driver_review.misspelled(driver)]:
+        _warn(text)
+    for text in environment.unknown_variables(driver.name for driver in drivers):
+        _warn(text)
+
+
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import core_binary, ledger
     from bringup.driver_abi import CDriver, adapted, struct_of
@@ -345,6 +456,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     kind = (drivers[0].device_name or drivers[0].name) if len(drivers) == 1 else SHARED_TYPE
     check_device_name(kind)
     policy = ledger.policy_from_environment()  # a bad value must fail before anything is registered
+    _review(drivers)
     core = core_binary.load(torch.__version__)
     structs = [struct_of(driver) for driver in drivers]
     if debug.level >= 5:

@@ -40,6 +40,9 @@ class FakeCore(ModuleType):
     def attach(self, type_name: str) -> None:
         self.attached += 1
 
+    def before_first_use(self, function: Any) -> None:
+        pass
+
     def shut_down(self) -> None:
         pass
 

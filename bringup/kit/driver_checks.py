@@ -13,8 +13,10 @@ import dataclasses
 import importlib
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Placement
@@ -54,6 +56,7 @@ class Check:
 
 #: The files of checks, in the order they run: after a leak was shown by using up the memory nothing else can run.
 _PARTS = ("memory", "streams", "kernels", "limits")
+_HERE = Path(__file__).parent
 CHECKS: list[Check] = []
 #: Host buffers of runs that failed: work the driver still has queued may touch them.
 _kept: list[list[object]] = []
@@ -253,10 +256,12 @@ def run_driver_checks(
     device: int | None = None,
     progress: Callable[[CheckResult], None] | None = None,
     timeout: float = 30.0,
+    started: Callable[[Check], None] | None = None,
 ) -> list[CheckResult]:
-    """Runs every check on a driver that nobody else uses; ``device`` is the one under test (default 0).
+    """Runs every check on a driver that nothing else uses; ``device`` is the one under test (default 0).
 
-    A check that takes longer than ``timeout`` seconds has failed. ``progress`` is called with each result.
+    A check that takes longer than ``timeout`` seconds has failed. ``started`` is called with each check before it
+    runs, so that a crash has a name, and ``progress`` with each result.
 
     >>> [r for r in run_driver_checks(find_driver("sim")) if r.status == "fail"]  # doctest: +SKIP
     []
@@ -269,6 +274,8 @@ def run_driver_checks(
         if blocked:
             result, usable = CheckResult(each.name, "skip", f"needs {', '.join(blocked)}", 0.0), False
         else:
+            if started is not None:
+                started(each)
             result, usable = _run_one(each, session, timeout)
         if not usable:
             unusable.add(each.name)
@@ -284,6 +291,12 @@ def all_checks() -> list[Check]:
     """Every check, in the order they run."""
     order = [importlib.import_module(f"bringup.kit.driver_checks_{part}").__name__ for part in _PARTS]
     return sorted(CHECKS, key=lambda each: order.index(each.function.__module__))
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the driver's own code an exception was raised: `` (mychip.py:42, in alloc)``."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent != _HERE]
+    return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _run_one(each: Check, session: Session, timeout: float) -> tuple[CheckResult, bool]:
@@ -303,7 +316,7 @@ def _run_one(each: Check, session: Session, timeout: float) -> tuple[CheckResult
         except Wrong as wrong:
             found, usable = ("fail", str(wrong)), False
         except BaseException as error:
-            found, usable = ("fail", f"{type(error).__name__}: {error}"), False
+            found, usable = ("fail", f"{type(error).__name__}: {error}{_place_of(error)}"), False
         with contextlib.suppress(BaseException):  # what went wrong first is what matters
             probe.give_back()
         outcome.append((*found, usable))

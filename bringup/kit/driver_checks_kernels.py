@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from bringup.driver import Launch, PlacementKind
-from bringup.kit.driver_checks import Probe, Skip, check, difference, expect
+from bringup.kit.driver_checks import Probe, Skip, Wrong, check, difference, expect
+from bringup.targets.target import Target
 
 _NEEDS = ("open_spec", "copy_round_trip")
 _KERNEL = (*_NEEDS, "kernel_computes")
@@ -37,9 +38,8 @@ void bringup_check_pick(const uint64_t *args, int64_t begin, int64_t end, int64_
 def _load(probe: Probe, entry: str) -> int:
     """A kernel of the source above, where the driver takes C."""
     probe.need("target", "compile", "load", "launch")
-    target = probe.driver.target()
-    if target.partition(";")[0].strip() != "c":
-        raise Skip(f"its kernels are not C: {target}")
+    if Target.parse(probe.driver.target()).language != "c":
+        raise Skip(f"its kernels are not C: {probe.driver.target()}")
     if probe.spec.partitions > 1 and probe.spec.default_placement.kind != PlacementKind.SINGLE:
         raise Skip("its memory is partitioned")
     return probe.driver.load(probe.device, probe.driver.compile(_SOURCE), entry)
@@ -69,7 +69,10 @@ def kernel_target(probe: Probe) -> None:
     """target names a language and its limits, the same at every call."""
     probe.need("target")
     target = probe.driver.target()
-    expect(isinstance(target, str) and target.partition(";")[0].strip(), f"target() is {target!r}, not 'c; …'")
+    try:
+        Target.parse(target)
+    except ValueError as error:
+        raise Wrong(str(error)) from error
     expect(probe.driver.target() == target, "target() changes from call to call")
 
 

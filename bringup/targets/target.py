@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
+
+#: What kernels can be written in.
+LANGUAGES = ("c",)
+#: The keys of a description, and how each is written.
+KEYS = {"vector": "vector=BYTES", "fma": "fma=0|1", "isa": "isa=NAME"}
+#: Lengths of vectors that the C target writes code for.
+VECTOR_BYTES = (0, 16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -35,16 +43,25 @@ class Target:
         >>> Target.parse("c; vector=32 fma=0 isa=x86-64-v3").vector_bytes
         32
         """
+        if not isinstance(text, str):
+            raise ValueError(f"target() must return a text such as 'c; vector=0', not {text!r}")
         language, _, rest = text.partition(";")
+        language = language.strip()
+        if language not in LANGUAGES:
+            known = ", ".join(LANGUAGES)
+            raise ValueError(f"target {text!r}: no kernels can be written in {language!r}; known: {known}")
         fields: dict[str, str] = {}
         for word in rest.split():
             key, equals, value = word.partition("=")
-            if not equals or key not in ("vector", "fma", "isa"):
-                raise ValueError(f"target {text!r}: {word!r} is none of vector=BYTES fma=0|1 isa=NAME")
+            if not equals or key not in KEYS:
+                close = get_close_matches(key, KEYS, n=1)
+                hint = f": did you mean {close[0]}=…?" if close else ""
+                raise ValueError(f"target {text!r}: {word!r} is none of {' '.join(KEYS.values())}{hint}")
             fields[key] = value
-        return Target(
-            language=language.strip() or "c",
-            vector_bytes=int(fields.get("vector", "16")),
-            fma=fields.get("fma", "1") == "1",
-            isa=fields.get("isa", ""),
-        )
+        vector, fma = fields.get("vector", "16"), fields.get("fma", "1")
+        if vector not in map(str, VECTOR_BYTES):
+            choices = ", ".join(map(str, VECTOR_BYTES))
+            raise ValueError(f"target {text!r}: vector={vector} is none of {choices} (bytes; 0 for scalar code)")
+        if fma not in ("0", "1"):
+            raise ValueError(f"target {text!r}: fma={fma} is neither 0 nor 1")
+        return Target(language, int(vector), fma == "1", fields.get("isa", ""))

@@ -168,7 +168,7 @@ def test_check_of_a_broken_driver(driver_file: Path) -> None:
     driver_file.write_text(WORKING.replace("ctypes.memmove(dst, src, nbytes)", "ctypes.memmove(dst, src, nbytes // 2)"))
     result = bringup("check", "--driver", str(driver_file), "--level", "driver")
     assert result.exit_code == 1, result.output
-    assert any(line.startswith("fail") and "copy_round_trip" in line for line in result.output.splitlines())
+    assert any(line.startswith("copy_round_trip") and " fail " in line for line in result.output.splitlines())
 
 
 def test_check_without_a_device_says_so(driver_file: Path) -> None:
