@@ -13,6 +13,7 @@ from bringup.graph.fusion.steps import Opaque
 from bringup.graph.lowered import CONSTANTS
 from bringup.graph.memory_plan import MemoryPlan, plan_memory
 from bringup.graph.structure import Filled, FilledLaunch, GraphStructure
+from bringup.graph.symbols import SYMBOLIC, evaluated
 from bringup.graph.values import DTYPE_CODES, EagerCall, Held, Memory
 
 _TENSOR, _OUTPUT, _TEMPORARY, _SEED, _OFFSET = 1, 2, 3, 5, 6  # as bringup/_C.pyi numbers arguments
@@ -118,11 +119,7 @@ class Binding:
 
     def _constant(self, result: Any) -> Any:
         """A result that follows from the sizes alone; tensors stay what they are."""
-        return self._evaluated(result) if isinstance(result, torch.SymInt) else result
-
-    def _evaluated(self, number: torch.SymInt) -> int:
-        expression = number.node.expr
-        return int(expression.subs({symbol: self._symbols[str(symbol)] for symbol in expression.free_symbols}))
+        return evaluated(result, self._symbols) if isinstance(result, SYMBOLIC) else result
 
     def _straight_through(self) -> tuple[Any, list[int], list[tuple[int, Any]]] | None:
         """The plan, the arguments it takes, and which output each result is (-1: a constant), if there is no more to a
@@ -230,7 +227,7 @@ class GraphRun:
             return type(value)(self._real(part) for part in value)
         if isinstance(value, dict):
             return {name: self._real(part) for name, part in value.items()}
-        return self._binding._evaluated(value) if isinstance(value, torch.SymInt) else value
+        return evaluated(value, self._binding._symbols) if isinstance(value, SYMBOLIC) else value
 
 
 _NO_NUMBER = torch.zeros(())

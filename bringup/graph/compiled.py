@@ -74,6 +74,8 @@ class CompiledGraph:
             return
         names = list(lowered.call.trace.symbols)
         smallest = tuple(max(1, min(lowered.symbols.ranges[name][0], 2) - 1) for name in names)
+        if not lowered.symbols.possible(smallest):
+            return
         if not any(s.holds(smallest, s.lowered.values(smallest, ())) for s in self.structures):
             with no_garbage_collection():
                 self._structure(dict(zip(names, smallest)))

@@ -41,7 +41,7 @@ from bringup.graph.program import (
 from bringup.graph.quantized_rewrite import rewrite_quantized
 from bringup.graph.structure import GraphStructure, bits_of, structure_of
 from bringup.graph.symbols import UnknownSize
-from bringup.graph.values import DTYPE_CODES, Held, Memory
+from bringup.graph.values import DTYPE_CODES, Held, Memory, NumberSource
 from bringup.ir.index import Index, Size, substitute
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
@@ -303,7 +303,7 @@ class _Exporter:
         return Variant(
             guards=tuple((relation, self._renamed(index)) for relation, index in trace.guards),
             number_guards=tuple(trace.scalar_guards),
-            numbers=tuple(self._formula(self._number(source.formula)) for source in lowered.numbers),
+            numbers=tuple(self._formula(self._number(source)) for source in lowered.numbers),
             temporaries=tuple(self._formula(t.numel * t.dtype.size) for t in temporaries),
             calls=tuple(self._call(launch, place) for launch in launches),
             results=tuple(results),
@@ -311,10 +311,15 @@ class _Exporter:
         )
 
     @staticmethod
-    def _number(formula: IntLike | None) -> IntLike:
-        if formula is None:
+    def _number(source: NumberSource) -> IntLike:
+        if source.symbolic is not None:
+            raise ExportError(
+                f"the model computes with {source.symbolic}, and files hold integer formulas of sizes only: compute it "
+                "from tensors, or fix the size"
+            )
+        if source.formula is None:
             raise ExportError("the model takes a number from a tensor on the CPU, while it runs on a device")
-        return formula
+        return source.formula
 
     def _call(self, launch: Launch, place: Callable[[Memory], Memory]) -> KernelCall:
         kernel = launch.kernel

@@ -17,12 +17,12 @@ from torch.fx import Graph, Node
 
 from bringup.graph.fusion.steps import Opaque, Step
 from bringup.graph.generic import GENERIC, is_open, lowered_for_all_sizes
-from bringup.graph.symbols import Symbols, UnknownSize
+from bringup.graph.symbols import SYMBOLIC, Symbols, UnknownSize, evaluated
 from bringup.graph.values import DTYPE_CODES, MEMORY_FORMAT_CODES, EagerCall, Held, Memory, NumberSource
 from bringup.ir.dtypes import NoSuchNumber, uint8
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.verify_error import VerifyError
-from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.call import Call, NoKernel, Number, Tensor, number_of
 from bringup.lowering.registry import Lowering
 from bringup.lowering.resolve import run_lowering
 from bringup.lowering.scalar_types import BY_CODE
@@ -73,8 +73,10 @@ class LoweredGraph:
         known = dict(zip(self.guarded_numbers(), guarded))
         symbols = dict(zip(self.call.trace.symbols, sizes))
         return [
-            evaluate_sizes(index_of(number.formula), symbols)
-            if number.held is None and number.formula is not None
+            evaluated(number.symbolic, symbols)
+            if number.symbolic is not None
+            else evaluate_sizes(index_of(number.formula), symbols)
+            if number.formula is not None
             else known.get(number.held.memory[1] if number.held else -1)
             for number in self.numbers
         ]
@@ -127,6 +129,8 @@ class GraphLowering:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             lowered.symbols.declare(value, number, None)
+        elif isinstance(value, SYMBOLIC):
+            raise UnknownSize(f"{node.name}: an argument of the graph that is a {type(value).__name__}")
         elif isinstance(value, torch.Tensor):
             for d, size in enumerate(value.shape):
                 lowered.symbols.declare(size, number, d)
@@ -191,7 +195,9 @@ class GraphLowering:
         result = node.meta.get("val")
         if node.target is operator.getitem:
             self._values[node] = self._value(node.args[0])[node.args[1]]  # type: ignore[index]
-        elif isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+        elif isinstance(result, (*SYMBOLIC, int, float, bool)):
+            if isinstance(result, SYMBOLIC):
+                evaluated(result, self.lowered.call.trace.symbols)  # UnknownSize here and not in a run
             self._values[node] = result
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise DataDependent(f"{node.name} ({node.target}): it is no op, and what it does is not known ahead")
@@ -335,15 +341,14 @@ class GraphLowering:
             raise NoKernel(f"{value.dtype} is no type of kernels" if value.on_device else "a tensor on another device")
         if isinstance(value, (list, tuple)):
             return [self._for_lowering(part, kind, trace) for part in value]
-        is_number = kind.startswith(("number", "Scalar", "float", "Optional[float", "Optional[number", "List[number"))
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            formula = self.lowered.symbols.dim(value)  # a SymFloat is refused there
-            if not is_number or isinstance(formula, int):
-                return Number(-1, formula, None, False, trace) if is_number and isinstance(formula, int) else formula
-            self.lowered.numbers.append(NumberSource(formula=formula))
-            return Number(len(self.lowered.numbers) - 1, hint_of(formula), None, False, trace)
+        wrapped = kind.startswith(("Tensor", "Optional[Tensor", "List[Tensor"))
+        is_number = wrapped or kind.startswith(
+            ("number", "Scalar", "float", "Optional[float", "Optional[number", "List[number")
+        )
+        if isinstance(value, SYMBOLIC):
+            return self._size_number(value, wrapped, trace) if is_number else self.lowered.symbols.dim(value)
         if is_number and isinstance(value, (bool, int, float)):
-            return Number(-1, value, None, False, trace)
+            return number_of(value, wrapped, trace)
         if isinstance(value, complex):
             raise NoKernel("complex numbers are not a type of kernels")
         if isinstance(value, torch.dtype):
@@ -353,6 +358,17 @@ class GraphLowering:
         if isinstance(value, torch.layout):
             return 0
         return value
+
+    def _size_number(self, value: Any, wrapped: bool, trace: Trace) -> Number:
+        """A number that sizes decide."""
+        numbers, hint = self.lowered.numbers, evaluated(value, trace.symbols)
+        if not value.node.expr.free_symbols:
+            return number_of(hint, wrapped, trace)
+        if isinstance(value, torch.SymInt):
+            numbers.append(NumberSource(formula=self.lowered.symbols.dim(value)))
+        else:
+            numbers.append(NumberSource(symbolic=value))
+        return number_of(hint, wrapped, trace, len(numbers) - 1)
 
     def _host_number(self, held: Held, trace: Trace) -> Number:
         code = DTYPE_CODES.get(held.dtype)

@@ -170,7 +170,7 @@ def _argument(dtype: DType, given: Number | str | int, lowered: LoweredGraph, sp
     if isinstance(given, Number):
         if given.slot < 0:
             return f"({_IMMEDIATE}, {bits_of(given.value, dtype)}, 0)"
-        if lowered.numbers[given.slot].formula is not None:
+        if lowered.numbers[given.slot].held is None:
             name = f"type{len(space)}"
             space[name] = dtype
             return f"({_IMMEDIATE}, bits_of(s[{given.slot}], {name}), 0)"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 
 from bringup.lowering.symbolic import IntLike, Trace, larger, smaller
+
+
+#: PyTorch's numbers that are expressions of sizes.
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class UnknownSize(Exception):
@@ -25,6 +30,8 @@ class Symbols:
         self.sources: dict[str, tuple[int, int | None]] = {}
         #: The smallest and largest value that PyTorch promises; None is no limit.
         self.ranges: dict[str, tuple[int, int | None]] = {}
+        #: What PyTorch's trace relies on, such as channels that the groups divide.
+        self._relied_on: list[Any] = []
 
     def declare(self, number: Any, argument: int, dimension: int | None) -> None:
         """An argument of the graph shows a number: if that is a plain symbol, this is where its value comes from."""
@@ -39,9 +46,15 @@ class Symbols:
             raise UnknownSize(f"{name} has no value at compile time")
         self._dims[expression] = self._trace.symbol(name, int(hint))
         self.sources[name] = (argument, dimension)
+        self._relied_on = number.node.shape_env.guards
         bounds = number.node.shape_env.var_to_range.get(expression)
         low, high = (0, None) if bounds is None else (_finite(bounds.lower, 0), _finite(bounds.upper, None))
         self.ranges[name] = (low or 0, high)
+
+    def possible(self, sizes: Sequence[int]) -> bool:
+        """False if a graph that PyTorch traced as it did cannot be called with these sizes, one for each symbol."""
+        known = dict(zip(self._dims, sizes))
+        return all(guard.expr.subs(known) != sympy.false for guard in self._relied_on)
 
     def dim(self, number: Any) -> IntLike:
         """A size, stride or offset of a traced tensor."""
@@ -83,6 +96,20 @@ class Symbols:
             else:
                 raise UnknownSize(f"{expression}: kernels do not compute {kind}")
         return total
+
+
+def evaluated(number: torch.SymInt | torch.SymFloat | torch.SymBool, sizes: Mapping[str, int]) -> int | float | bool:
+    """A number of the graph for known sizes.
+
+    Raises UnknownSize for one that other things than sizes decide, such as the data.
+    """
+    expression = number.node.expr
+    missing = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in sizes]
+    if missing:
+        raise UnknownSize(f"{missing[0]} is not the size of any argument")
+    value = expression.subs({symbol: sizes[str(symbol)] for symbol in expression.free_symbols})
+    kind = int if isinstance(number, torch.SymInt) else float if isinstance(number, torch.SymFloat) else bool
+    return kind(value)
 
 
 def _finite(bound: Any, otherwise: int | None) -> int | None:

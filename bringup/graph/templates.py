@@ -175,7 +175,7 @@ class _Pair:
                 raise _Differs
         elif isinstance(old, torch.SymInt):
             self.same_number(old, new)
-        elif type(old) is not type(new) or old != new:
+        elif type(old) is not type(new) or old != new or repr(old) != repr(new):  # 0.0 == -0.0
             raise _Differs
 
     def same_tensor(self, old: Any, new: Any) -> None:
@@ -195,7 +195,7 @@ class _Pair:
 
     def same_number(self, old: Any, new: Any) -> None:
         """Two sizes, strides or offsets: a symbol takes the value that it must have."""
-        if not isinstance(new, int):
+        if type(new) is not int:  # True is no size: it promotes to another type than 1
             raise _Differs
         if not isinstance(old, torch.SymInt):
             if old != new:

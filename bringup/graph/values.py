@@ -73,7 +73,9 @@ class EagerCall:
 
 @dataclass(frozen=True)
 class NumberSource:
-    """Where a number that is no constant comes from: a formula over sizes, or a 0-dim tensor on the CPU."""
+    """Where a number that is no constant comes from: a formula over sizes, the same with fractions (PyTorch's own
+    expression), or a 0-dim tensor on the CPU."""
 
     formula: IntLike | None = None
     held: Held | None = None
+    symbolic: torch.SymFloat | torch.SymBool | None = None

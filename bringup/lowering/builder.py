@@ -136,8 +136,13 @@ class KernelBuilder:
         self._locals.append(memory)
         return memory
 
-    def number(self, number: Number, dtype: DType) -> NumberParam:
-        """A number of the call as a value of a type."""
+    def number(self, number: Number, dtype: DType) -> Expr:
+        """A number of the call as a value of a type; a constant if a graph has it in the place of a tensor."""
+        if number.wrapped and number.slot < 0:
+            value = number.value
+            if dtype.is_integer and isinstance(value, int):  # PyTorch casts it: 300 is 44 for uint8
+                value = (value - dtype.low) % (1 << dtype.bits) + dtype.low
+            return const(value, dtype)
         for param, given in self._params:
             if given is number and param.dtype is dtype:
                 return NumberParam(param.name, dtype, number)

@@ -113,6 +113,16 @@ class Number:
         return self.value
 
 
+def number_of(value: bool | int | float, in_tensor_slot: bool, trace: Trace, slot: int = -1) -> Number:
+    """A Python number as an argument; where the schema has a Tensor it is a wrapped number, which takes part in
+    promotion: (x > 0) * 0.5 is a float.
+
+    >>> number_of(0.5, True, Trace()).wrapped, number_of(0.5, False, Trace()).wrapped
+    (True, False)
+    """
+    return Number(slot, value, number_type(value) if in_tensor_slot else None, in_tensor_slot, trace)
+
+
 @dataclass(frozen=True)
 class NumberParam(Param):
     """A number inside a formula: a launch parameter that can be asked for a special value."""

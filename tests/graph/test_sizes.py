@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import elementwise
@@ -128,3 +129,13 @@ def test_graphs_that_are_gone_are_no_templates(compiled: Compile, numbers: Any) 
         forget()
     gone = [one for known in templates._templates.values() for one in known if one() is None]
     assert len(gone) <= 1, "the last one, until another is remembered"
+
+
+@pytest.mark.parametrize("channels", [(4, 3), (4, 1), (6, 2)])
+def test_groups_of_a_transposed_convolution(compiled: Compile, numbers: Any, channels: tuple[int, int]) -> None:
+    """Kernels made ahead for small sizes are made for sizes that the graph can have: 2 groups divide the channels."""
+    run = compiled(lambda x, w: F.conv_transpose2d(x, w, groups=2), dynamic=True)
+    for height in (5, 1, 8):
+        x, weight = numbers(2, channels[0], height, 6), numbers(*channels, 3, 3, seed=1)
+        expected = F.conv_transpose2d(x.cpu(), weight.cpu(), groups=2)
+        torch.testing.assert_close(run(x, weight).cpu(), expected, rtol=1e-5, atol=1e-5)
