@@ -24,7 +24,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all fuzz bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -40,6 +40,10 @@ test: build ## the whole test suite
 test-all: build ## the test suite with its long sweeps
 	$(SAY) "tests and sweeps"
 	@$(PY) -m pytest --durations=15 -n 2 --dist loadfile -m "sweep or not sweep" $(ARGS)
+
+fuzz: build ## random programs through every route; goes on where the last run of this commit stopped
+	$(SAY) "random programs"
+	@$(PY) -m tests.fuzz $(ARGS)
 
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"

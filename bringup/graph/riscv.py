@@ -55,8 +55,11 @@ def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def tensor_of(array: np.ndarray[Any, Any], spec: Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An output as a tensor, with its strides."""
-    numbers = torch.from_numpy(np.array(array, order="C")).reshape(spec.shape)
-    return torch.empty_strided(spec.shape, spec.strides, dtype=dtype).copy_(numbers.view(dtype))
+    numbers = torch.from_numpy(np.array(array, order="C")).reshape(spec.shape).view(dtype)
+    for dimension, stride in enumerate(spec.strides):
+        if stride == 0:  # expanded: PyTorch writes to no element twice
+            numbers = numbers.narrow(dimension, 0, min(1, numbers.shape[dimension]))
+    return torch.empty_strided(numbers.shape, spec.strides, dtype=dtype).copy_(numbers).expand(spec.shape)
 
 
 @dataclass
