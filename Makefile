@@ -28,7 +28,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all matrix bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all fuzz matrix bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -51,6 +51,10 @@ test-all: build ## the test suite with its long sweeps
 matrix: build ## builds and tests with other versions of torch: MATRIX="2.12.1 2.15.0" ARGS="tests/unit"
 	$(SAY) "torch $(MATRIX)"
 	@$(PY) -m tests.matrix $(MATRIX) -- $(ARGS)
+
+fuzz: build ## random programs through every route; goes on where the last run of this commit stopped
+	$(SAY) "random programs"
+	@$(PY) -m tests.fuzz $(ARGS)
 
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"

@@ -63,10 +63,14 @@ class _Made:
     strides: tuple[int, ...]
 
     def tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        """The numbers of an output, with the strides of the result; a result with gaps or repetitions is dense."""
+        """The numbers of an output, with the strides of the result; a result with gaps is dense."""
         numbers = torch.from_numpy(np.array(array, order="C")).reshape(array.shape).view(self.dtype)
-        made = torch.empty_strided(array.shape, self.strides, dtype=self.dtype)
-        return made.copy_(numbers) if torch.ops.aten.is_non_overlapping_and_dense(made) else numbers
+        for dimension, stride in enumerate(self.strides):
+            if stride == 0:  # expanded: PyTorch writes to no element twice
+                numbers = numbers.narrow(dimension, 0, min(1, numbers.shape[dimension]))
+        made = torch.empty_strided(numbers.shape, self.strides, dtype=self.dtype)
+        made = made.copy_(numbers) if torch.ops.aten.is_non_overlapping_and_dense(made) else numbers
+        return made.expand(array.shape)
 
 
 @dataclass

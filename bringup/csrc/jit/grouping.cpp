@@ -138,8 +138,11 @@ class Grouping {
   bool supported(Node* node) { return why_not(node, db_, settings_).empty(); }
 
   bool starts_group(Node* node) {
+    // A list of tensors does not leave a group: whoever unpacks it takes its maker along.
+    const auto outputs = node->outputs();
     return !is_free(node) && supported(node) &&
-           std::any_of(node->outputs().begin(), node->outputs().end(), [](auto* output) { return output->hasUses(); });
+           std::all_of(outputs.begin(), outputs.end(), [](auto* output) { return is_tensor(output->type()); }) &&
+           std::any_of(outputs.begin(), outputs.end(), [](auto* output) { return output->hasUses(); });
   }
 
   bool absorb_one(Node* group) {
