@@ -8,8 +8,10 @@ A file has one entry per operator and kind::
     dtypes = ["*"]
     reason = "the device has no complex matrix product yet"
 
-Two more fields may narrow it: ``samples = [14]`` are the only samples that may fail, ``at_most = 2e-5`` is the largest
-difference of values that is declared (a wrong shape or NaN is not). A defect without an entry, or beyond one, fails the
+Two more fields may narrow it: ``at_most = 2e-5`` is the largest difference of values that is declared (a wrong shape or
+NaN is not); ``samples = [14]`` are those that fail, without ``at_most`` the only ones that may: the gap is judged where
+all of them ran. ``since = "2.13"`` says that an older torch may lack
+the operator. A defect without an entry, or beyond one, fails the
 run, and so does an entry whose cases all pass or whose operator does not exist.
 """
 
@@ -48,6 +50,7 @@ class Gap:
     reason: str
     samples: tuple[int, ...] = ()
     at_most: float | None = None
+    since: str = ""
 
     def covers(self, case: Case) -> bool:
         """Whether this gap speaks of that case."""
@@ -55,11 +58,11 @@ class Gap:
 
     def declares(self, result: CaseResult) -> bool:
         """Whether this gap declares what went wrong: the case, the samples that failed, and by how much."""
-        if not self.covers(result.case) or (self.samples and not set(result.failed) <= set(self.samples)):
+        if not self.covers(result.case):
             return False
-        if self.samples and not result.failed:  # a crash has no sample
-            return False
-        return self.at_most is None or (result.difference is not None and result.difference <= self.at_most)
+        if self.at_most is not None:  # rounding, which may strike another sample on another CPU
+            return result.difference is not None and result.difference <= self.at_most
+        return not self.samples or (bool(result.failed) and set(result.failed) <= set(self.samples))
 
     def tried(self, result: CaseResult) -> bool:
         """Whether that run of a case could have shown the gap: a gap of samples is shown only where all of them ran."""
@@ -114,11 +117,11 @@ def load_gaps(path: str | Path) -> list[Gap]:
 
 
 def _parse(entry: dict[str, Any], where: str) -> Gap:
-    wanted, optional = {"op", "kind", "dtypes", "reason"}, {"samples", "at_most"}
+    wanted, optional = {"op", "kind", "dtypes", "reason"}, {"samples", "at_most", "since"}
     if set(entry) - optional != wanted:
         wrong = ", ".join(sorted((set(entry) - optional) ^ wanted))
         raise GapsFileError(
-            f"{where}: needs op, kind, dtypes and reason, and may have samples and at_most; missing or unknown: {wrong}"
+            f"{where}: needs op, kind, dtypes and reason, may have samples, at_most, since; missing or unknown: {wrong}"
         )
     for name in ("op", "kind", "reason"):
         if not isinstance(entry[name], str) or not entry[name].strip():
@@ -132,18 +135,27 @@ def _parse(entry: dict[str, Any], where: str) -> Gap:
         raise GapsFileError(f"{where}: samples must be a list of numbers such as [14]")
     if type(at_most) not in (int, float) or not 0 < at_most < float("inf"):
         raise GapsFileError(f"{where}: at_most must be a positive number such as 2e-5")
-    named = tuple(entry.get("samples", ()))
-    return Gap(entry["op"], entry["kind"], tuple(dtypes), entry["reason"], named, entry.get("at_most"))
+    named, since = tuple(entry.get("samples", ())), entry.get("since", "")
+    if "since" in entry and not (isinstance(since, str) and re.fullmatch(r"\d+\.\d+", since)):
+        raise GapsFileError(f'{where}: since must be a version of torch such as "2.13"')
+    return Gap(entry["op"], entry["kind"], tuple(dtypes), entry["reason"], named, entry.get("at_most"), since)
 
 
-def judge(gaps: Sequence[Gap], results: Iterable[CaseResult], op_names: Iterable[str]) -> GapVerdict:
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def judge(
+    gaps: Sequence[Gap], results: Iterable[CaseResult], op_names: Iterable[str], torch_version: str = ""
+) -> GapVerdict:
     """Hold the gaps against the results: undeclared defects, declared ones, gaps that pass, gaps of no operator.
 
     A gap is judged on those of its cases that ran and counted; a run that leaves all of them out says nothing about it.
     """
     verdict = GapVerdict()
     known = set(op_names)
-    verdict.unknown = [gap for gap in gaps if gap.op not in known]
+    older = _minor(torch_version) if torch_version else ()
+    verdict.unknown = [gap for gap in gaps if gap.op not in known and not (older and older < _minor(gap.since))]
     failing: set[Gap] = set()
     tried: set[Gap] = set()
     for result in results:

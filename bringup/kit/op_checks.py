@@ -170,7 +170,7 @@ def run_op_checks(
         if seconds is not None and time.monotonic() - begin > seconds:
             finished = len(results) - len(earlier) == header["total"]
             break
-    verdict = judge(declared, results, header["ops"])
+    verdict = judge(declared, results, header["ops"], header["torch"])
     environment = _environment(plan, header, settings)
     return OpReport(plan, results, verdict, declared, time.monotonic() - begin, environment, finished)
 

@@ -142,15 +142,17 @@ def _assert_close(expected: torch.Tensor, actual: torch.Tensor, override: Tolera
     try:
         torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     except AssertionError as error:
-        raise Mismatch(f"{where}: {error}", _largest_difference(expected, actual)) from None
+        raise Mismatch(f"{where}: {error}", _largest_difference(expected, actual, rtol, atol)) from None
 
 
-def _largest_difference(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """Over elements that are not equal; infinite where one of the two is not finite."""
+def _largest_difference(expected: torch.Tensor, actual: torch.Tensor, rtol: float, atol: float) -> float:
+    """Over elements out of tolerance; infinite where one of the two is not finite."""
     if expected.layout != torch.strided or (not expected.is_floating_point() and not expected.is_complex()):
         return float("inf")
     ours, theirs = as_reals(actual), as_reals(expected)
-    differing = ~torch.isclose(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    differing = ~torch.isclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+    if not bool(differing.any()):  # a complex number within tolerance in each part, but not as a whole
+        differing = torch.ones_like(differing)
     return float((ours - theirs)[differing].abs().nan_to_num(float("inf")).max())
 
 
