@@ -164,7 +164,7 @@ def check(
     ops: Annotated[str | None, typer.Option(help="ops: only these, as patterns: add,nn.functional.*")] = None,
     kinds: Annotated[str, typer.Option(help="ops: forward,backward,error")] = "forward",
     dtypes: Annotated[str, typer.Option(help="ops: names, or all")] = "float32",
-    samples: Annotated[int, typer.Option(min=0, help="ops: inputs per case; 0 means all")] = 8,
+    samples: Annotated[str, typer.Option(help="ops: inputs per case, spread over all there are, or all")] = "8",
     workers: Annotated[int | None, typer.Option(min=1, help="ops: processes; all cores by default")] = None,
     gaps: Annotated[str | None, typer.Option(metavar="FILE", help="ops: the file of declared gaps")] = None,
 ) -> None:
@@ -187,7 +187,10 @@ def check(
     else:
         from bringup.kit.op_checks import main_ops as main
 
-    status = main(driver, device, ops, kinds, dtypes, samples, workers, timeout, json_file, gaps)
+    if samples != "all" and not samples.isdecimal():
+        raise typer.BadParameter(f"--samples takes a number or all, not {samples!r}")
+    count = 0 if samples == "all" else int(samples)
+    status = main(driver, device, ops, kinds, dtypes, count, workers, timeout, json_file, gaps)
     raise typer.Exit(status)
 
 

@@ -10,7 +10,7 @@ import enum
 import fnmatch
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: What can be checked of an operator.
@@ -53,7 +53,11 @@ class Case:
 
 @dataclass
 class CaseResult:
-    """How one case ended, with the first thing that went wrong."""
+    """How one case ended, with the first thing that went wrong.
+
+    ``ran`` and ``failed`` are numbers of samples; ``difference`` is the largest absolute one where nothing but finite
+    values differed.
+    """
 
     case: Case
     status: Status
@@ -62,6 +66,9 @@ class CaseResult:
     samples_run: int = 0
     seconds: float = 0.0
     note: str = ""
+    ran: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    difference: float | None = None
 
     def to_row(self) -> dict[str, Any]:
         """A flat dictionary that JSON can hold; ``CaseResult.from_row`` reads it."""

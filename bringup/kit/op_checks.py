@@ -39,6 +39,8 @@ class OpReport:
     gaps: list[Gap]
     seconds: float
     environment: dict[str, Any] = field(default_factory=dict)
+    #: False where the run was cut: it says nothing about the cases it left out.
+    finished: bool = True
 
     @property
     def ok(self) -> bool:
@@ -66,14 +68,15 @@ class OpReport:
         """All that is worth keeping: versions, settings, counts, and each case that did not pass."""
         declared = {id(r) for r in self.verdict.declared}
         rows = [
-            {**r.to_row(), "declared": id(r) in declared}
+            {**{k: v for k, v in r.to_row().items() if k != "ran"}, "declared": id(r) in declared}
             for r in sorted(self.results, key=lambda r: r.case)
             if r.status is not Status.PASS or r.note
         ]
         return {
             "ok": self.ok,
+            "finished": self.finished,
             **self.environment,
-            "samples": self.plan.samples,
+            "samples": self.plan.samples or "all",
             "workers": self.plan.workers,
             "seconds": round(self.seconds, 1),
             "counts": [{"kind": k, "dtype": d, **counter} for (k, d), counter in self.counts().items()],
@@ -96,6 +99,7 @@ class OpReport:
         lines.append(
             f"{len(self.results)} cases on {device} in {self.seconds:.1f} s: "
             f"{len(self.verdict.undeclared)} undeclared, {len(self.verdict.declared)} in declared gaps"
+            + ("" if self.finished else "; cut before the end")
         )
         for result in self.verdict.undeclared:
             sample = "" if result.sample is None else f" sample {result.sample}"
@@ -119,18 +123,24 @@ def run_op_checks(
     driver: str | None = None,
     op_list: str = OP_DB,
     verdicts: str = VERDICTS,
+    shard: tuple[int, int] = (0, 1),
+    seconds: float | None = None,
+    earlier: Sequence[CaseResult] = (),
 ) -> OpReport:
     """Run operators on ``device`` against the CPU in crash-isolated workers.
 
     ``kinds`` of ``forward``, ``backward``, ``error``; ``dtypes`` by name, or ``("all",)``; ``ops`` are glob patterns;
     ``samples`` inputs per case, spread over all there are (0: all); ``timeout`` seconds per case; ``gaps`` a file, a
     list, or None for the file shipped with the device; ``driver`` sets ``BRINGUP_DRIVERS`` for the workers;
-    ``verdicts`` names the function that judges a case.
+    ``verdicts`` names the function that judges a case. A long run may be split and go on: ``shard=(0, 4)`` takes every
+    fourth case, ``seconds`` cuts the run, ``earlier`` results are taken as they are.
     """
     if wrong := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"unknown kind {wrong[0]!r}; there are {', '.join(KINDS)}")
     if not kinds or not dtypes or samples < 0 or timeout <= 0 or (workers is not None and workers < 1):
         raise ValueError("kinds and dtypes must not be empty, samples >= 0, timeout > 0, workers >= 1")
+    if not 0 <= shard[0] < shard[1] or (seconds is not None and seconds <= 0):
+        raise ValueError("a shard is (number, of so many) with 0 <= number < so many, seconds > 0")
     declared = _declared_gaps(gaps, device)
     plan = Plan(
         device=device,
@@ -142,21 +152,27 @@ def run_op_checks(
         timeout=timeout,
         op_list=op_list,
         verdicts=verdicts,
+        shard=shard,
+        done=tuple(str(result.case) for result in earlier),
     )
     settings = {"BRINGUP_DRIVERS": driver} if driver else {}
-    results: list[CaseResult] = []
+    results = list(earlier)
     header: dict[str, Any] = {}
     begin = time.monotonic()
+    finished = True
     for message in run_plan(plan, settings):
         if message["type"] == "start":
             header = message
             continue
         results.append(CaseResult.from_row(message["row"]))
         if progress is not None:
-            progress(len(results), header["total"], results[-1])
-    verdict = judge(declared, results, header["ops"])
+            progress(len(results) - len(earlier), header["total"], results[-1])
+        if seconds is not None and time.monotonic() - begin > seconds:
+            finished = len(results) - len(earlier) == header["total"]
+            break
+    verdict = judge(declared, results, header["ops"], header["torch"])
     environment = _environment(plan, header, settings)
-    return OpReport(plan, results, verdict, declared, time.monotonic() - begin, environment)
+    return OpReport(plan, results, verdict, declared, time.monotonic() - begin, environment, finished)
 
 
 def _declared_gaps(gaps: str | Path | Sequence[Gap] | None, device: str) -> list[Gap]:

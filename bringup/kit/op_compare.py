@@ -1,14 +1,11 @@
-"""When two results are the same: structure, dtype, shape, device, values within PyTorch's own tolerance, and NaN."""
+"""When two results are the same: structure, dtype, shape, strides, device, NaN, values within PyTorch's tolerance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.testing._comparison import default_tolerances
-
-from bringup.kit.op_samples import tensors_in
 
 #: Tests of PyTorch whose tolerance overrides mean "another implementation of this op against the CPU's".
 _FORWARD_TESTS = frozenset(
@@ -27,7 +24,14 @@ _WIDEN = {
 
 
 class Mismatch(AssertionError):
-    """Two results differ; the message says where and how."""
+    """Two results differ; the message says where and how.
+
+    ``difference`` is the largest absolute one where only values differ and all of them are finite, else infinite.
+    """
+
+    def __init__(self, message: str, difference: float = float("inf")) -> None:
+        super().__init__(message)
+        self.difference = difference
 
 
 Tolerance = tuple[float, float]
@@ -64,14 +68,15 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 def compare(
     expected: Any,
     actual: Any,
-    device: str,
+    device: str | None,
     override: Tolerance | None = None,
     values: bool = True,
     where: str = "result",
 ) -> None:
     """Raise ``Mismatch`` unless ``actual``, computed on ``device``, is what the CPU's ``expected`` says.
 
-    ``values=False`` compares all but the numbers (random results, uninitialised memory).
+    ``values=False`` compares all but the numbers (random results, uninitialised memory); ``device=None`` all but where
+    tensors are (arguments, which may be on the CPU by intent).
     """
     if isinstance(expected, torch.Tensor):
         _compare_tensors(expected, actual, device, override, values, where)
@@ -99,41 +104,70 @@ def compare(
 
 
 def _compare_tensors(
-    expected: torch.Tensor, actual: Any, device: str, override: Tolerance | None, values: bool, where: str
+    expected: torch.Tensor, actual: Any, device: str | None, override: Tolerance | None, values: bool, where: str
 ) -> None:
     if not isinstance(actual, torch.Tensor):
         raise Mismatch(f"{where}: a tensor expected, got {type(actual).__name__}")
-    wanted = torch.device(device)
-    if where.startswith("result[1]") and actual.device.type == "cpu":
-        pass  # an argument that PyTorch takes from the CPU
-    elif expected.device.type == "cpu" and actual.device.type != wanted.type:
-        raise Mismatch(f"{where}: is on {actual.device}, expected on {wanted.type}")
+    if device is not None and expected.device.type == "cpu":
+        wanted = torch.device(device)
+        if actual.device.type != wanted.type or wanted.index not in (None, actual.device.index or 0):
+            raise Mismatch(f"{where}: is on {actual.device}, expected on {wanted}")
     for name in ("dtype", "shape", "layout"):
         if getattr(expected, name) != getattr(actual, name):
             raise Mismatch(f"{where}: {name} {getattr(expected, name)} expected, got {getattr(actual, name)}")
+    if _order_of_strides(expected) != _order_of_strides(actual):
+        raise Mismatch(f"{where}: strides like {expected.stride()} expected, got {actual.stride()}")
     if values:
         _assert_close(to_host(expected), to_host(actual), override, where)
+
+
+def _order_of_strides(tensor: torch.Tensor) -> list[int]:
+    """Dimensions of more than one element from the widest stride to the narrowest: what memory order can show."""
+    if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+        return []
+    dims = [dim for dim in range(tensor.dim()) if tensor.size(dim) > 1]
+    return sorted(dims, key=lambda dim: -tensor.stride(dim))
+
+
+def tolerance(dtype: torch.dtype, override: Tolerance | None) -> Tolerance:
+    """The (rtol, atol) of a dtype: PyTorch's default, or what its own tests grant the op if that is wider."""
+    rtol, atol = default_tolerances(dtype)
+    return (max(rtol, override[0]), max(atol, override[1])) if override else (rtol, atol)
 
 
 def _assert_close(expected: torch.Tensor, actual: torch.Tensor, override: Tolerance | None, where: str) -> None:
     if expected.dtype in _WIDEN:
         expected, actual = expected.to(torch.float32), actual.to(torch.float32)
-    rtol, atol = default_tolerances(expected.dtype)
-    if override is not None:
-        rtol, atol = max(rtol, override[0]), max(atol, override[1])
+    rtol, atol = tolerance(expected.dtype, override)
     try:
         torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
     except AssertionError as error:
-        raise Mismatch(f"{where}: {error}") from None
+        raise Mismatch(f"{where}: {error}", _largest_difference(expected, actual, rtol, atol)) from None
 
 
-def is_as_exact(expected: Any, actual: Any, exact: Any) -> bool:
-    """Whether the device is as close to the float64 result as the CPU is: for results that differ because one of them
-    rounds more often (half types: the CPU rounds between the steps of some ops, opmath only at the end).
+def _largest_difference(expected: torch.Tensor, actual: torch.Tensor, rtol: float, atol: float) -> float:
+    """Over elements out of tolerance; infinite where one of the two is not finite."""
+    if expected.layout != torch.strided or (not expected.is_floating_point() and not expected.is_complex()):
+        return float("inf")
+    ours, theirs = as_reals(actual), as_reals(expected)
+    differing = ~torch.isclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+    if not bool(differing.any()):  # a complex number within tolerance in each part, but not as a whole
+        differing = torch.ones_like(differing)
+    return float((ours - theirs)[differing].abs().nan_to_num(float("inf")).max())
 
-    Everything but tensors of floating-point or complex numbers must be equal; NaN and infinities must be in the same
-    places. Where terms cancel to zero, both results are nothing but rounding errors, and of one size is all they can be
-    (batch norm of two elements in bfloat16: 0.0018 on the CPU, 0.0019 here, though every op here is the more exact).
+
+def is_as_exact(expected: Any, actual: Any, exact: Any, override: Tolerance | None = None) -> bool:
+    """Whether each element of the device's result is the CPU's, or as close to the float64 result as the CPU's is: for
+    results that differ because one of them rounds more often (half types: the CPU rounds between the steps of some ops,
+    opmath only at the end).
+
+    Everything but tensors of floating-point or complex numbers must be equal. An element that is out of tolerance must
+    be finite in all three results, and its error is limited by two roundings of its dtype and twice what the CPU errs:
+    at that place, or relative to the element anywhere in the tensor, as errors fall either way. What is off by more
+    than the root of the dtype's unit is not rounding and licenses no other element.
+    Where terms cancel to zero, both results are nothing but rounding errors, and of one size is all they can be (batch
+    norm of two elements in bfloat16: 0.0018 on the CPU, 0.0019 here, though every op here is the more exact): there the
+    largest error among the cancelled elements counts for each of them.
     """
     if isinstance(expected, torch.Tensor):
         if not isinstance(actual, torch.Tensor) or not isinstance(exact, torch.Tensor):
@@ -145,25 +179,36 @@ def is_as_exact(expected: Any, actual: Any, exact: Any) -> bool:
             return torch.equal(ours, theirs)
         if truth.shape != ours.shape or truth.is_complex() != ours.is_complex():
             return False
+        rtol, atol = tolerance(expected.dtype, override)
         unit = torch.finfo(expected.dtype).eps
-        ours, theirs, truth = (_as_reals(tensor) for tensor in (ours, theirs, truth))
-        finite = theirs.isfinite()
-        if not torch.equal(ours[~finite].nan_to_num(0.5), theirs[~finite].nan_to_num(0.5)) or not bool(finite.any()):
-            return torch.equal(ours.nan_to_num(0.5), theirs.nan_to_num(0.5))
-        allowed = (theirs - truth)[finite].abs().max()
-        exact_size = truth[finite].abs()
-        limit = torch.where(exact_size <= unit * allowed, (2 + unit) * allowed, allowed + unit * exact_size)
-        return bool(((ours - truth)[finite].abs() <= limit).all())
+        ours, theirs, truth = (as_reals(tensor) for tensor in (ours, theirs, truth))
+        open_questions = ~torch.isclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+        finite = ours.isfinite() & theirs.isfinite() & truth.isfinite()
+        if not bool(finite[open_questions].all()):
+            return False
+        error, allowed, size = (ours - truth).abs()[finite], (theirs - truth).abs()[finite], truth.abs()[finite]
+        if not allowed.numel():
+            return True
+        cancelled = size <= unit * allowed.max()
+        relative = (allowed / size)[~cancelled]
+        rounding = relative[relative <= unit**0.5]
+        worst = float(rounding.max()) if rounding.numel() else 0.0
+        limit = (2 * allowed).clamp(max=unit**0.5 * float(size.max())).maximum(2 * worst * size) + 2 * unit * size
+        if bool(cancelled.any()):
+            limit[cancelled] = (2 + unit) * allowed[cancelled].max()
+        return bool((error <= limit)[open_questions[finite]].all())
     if isinstance(expected, dict):
         return isinstance(actual, dict) and all(
-            is_as_exact(v, actual.get(k), exact.get(k)) for k, v in expected.items()
+            is_as_exact(v, actual.get(k), exact.get(k), override) for k, v in expected.items()
         )
     if isinstance(expected, (list, tuple)):
         parts = (expected, actual, exact)
         return all(isinstance(part, (list, tuple)) and len(part) == len(expected) for part in parts) and all(
-            is_as_exact(*items) for items in zip(*parts)
+            is_as_exact(*items, override) for items in zip(*parts)
         )
-    return True  # plain values were compared before
+    if isinstance(expected, (bool, int, float, complex)):
+        return bool(expected == actual or (expected != expected and actual != actual))
+    return True  # others are arguments, which differ by device
 
 
 def _shape_of(value: Any) -> str:
@@ -171,30 +216,8 @@ def _shape_of(value: Any) -> str:
     return f"{type(value).__name__}{length}"
 
 
-def check_distribution(expected: Sequence[Any], actual: Sequence[Any]) -> None:
-    """Raise ``Mismatch`` if pooled random numbers of the device do not look like the CPU's.
-
-    Two-sample Kolmogorov-Smirnov with a false alarm in a million; below a hundred numbers it says nothing.
-    """
-    pools = []
-    for results in (expected, actual):
-        numbers = [_as_reals(to_host(t)) for t in tensors_in(list(results)) if not t.is_sparse]
-        pools.append(torch.cat(numbers).sort().values if numbers else torch.empty(0, dtype=torch.float64))
-    ours, theirs = pools[1], pools[0]
-    if min(len(ours), len(theirs)) < 100:
-        return
-    points = torch.cat([ours, theirs])
-    steps = [torch.searchsorted(pool, points, right=True).double() / len(pool) for pool in (ours, theirs)]
-    distance = float((steps[0] - steps[1]).abs().max())
-    limit = 2.69 * (1 / len(ours) + 1 / len(theirs)) ** 0.5
-    if distance > limit:
-        raise Mismatch(
-            f"random numbers are distributed differently: Kolmogorov-Smirnov distance {distance:.3f} > {limit:.3f}, "
-            f"{len(ours)} numbers; mean {float(ours.mean()):.4g} on the device, {float(theirs.mean()):.4g} on the CPU"
-        )
-
-
-def _as_reals(tensor: torch.Tensor) -> torch.Tensor:
+def as_reals(tensor: torch.Tensor) -> torch.Tensor:
+    """All numbers in float64, in one row; a complex one is two."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     return tensor.to(torch.float64).flatten()

@@ -83,6 +83,10 @@ def copy_to(value: Any, device: str) -> Any:
     return _Copier(device).copy(value)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
+
+
 class _Copier:
     """One copy; tensors that share storage, or are one tensor, do so afterwards too."""
 
@@ -90,7 +94,7 @@ class _Copier:
         self.wide = device == WIDE
         self.device = "cpu" if self.wide else device
         self.tensors: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, torch.Tensor] = {}
+        self.storages: dict[Any, torch.Tensor] = {}
 
     def copy(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -108,7 +112,7 @@ class _Copier:
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
         if isinstance(value, torch.dtype) and self.wide:
-            return torch.float64 if value.is_floating_point else torch.complex128 if value.is_complex else value
+            return _wide(value)
         if isinstance(value, torch.Generator):
             return torch.Generator(self.device).manual_seed(value.initial_seed())
         return value
@@ -121,23 +125,24 @@ class _Copier:
                 moved = tensor.detach().to(self.device, copy=True)
             else:
                 moved = self._strided(tensor)
-            if self.wide and moved.is_floating_point():
-                moved = moved.double()
-            elif self.wide and moved.is_complex():
-                moved = moved.to(torch.complex128)
+            if self.wide:
+                moved = moved.to(_wide(moved.dtype))
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
         return moved.requires_grad_(tensor.requires_grad)
 
     def _strided(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = (storage._cdata, tensor.dtype if self.wide else None)
         if key not in self.storages:
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            if self.wide:  # wide elements in the same places: a view of them reads what it read before
+                usable = whole.numel() // tensor.element_size() * tensor.element_size()
+                whole = whole[:usable].view(tensor.dtype).to(_wide(tensor.dtype), copy=True).view(torch.uint8)
             self.storages[key] = whole.to(self.device, copy=True)
-        raw = self.storages[key]
-        usable = raw.numel() // tensor.element_size() * tensor.element_size()
-        laid = raw[:usable].view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        raw, dtype = self.storages[key], _wide(tensor.dtype) if self.wide else tensor.dtype
+        usable = raw.numel() // dtype.itemsize * dtype.itemsize
+        laid = raw[:usable].view(dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             laid = laid.conj()
         if tensor.is_neg():

@@ -51,12 +51,21 @@ class Plan:
     timeout: float
     op_list: str = OP_DB
     verdicts: str = VERDICTS
+    #: (part, of so many): every so-manyth case.
+    shard: tuple[int, int] = (0, 1)
+    #: Cases that an earlier run has done, by name.
+    done: tuple[str, ...] = ()
 
     def judge(self) -> Callable[..., CaseResult]:
         """The function that runs a case: ``judge(op, case, setup)``."""
         module, _, name = self.verdicts.partition(":")
         found: Callable[..., CaseResult] = getattr(importlib.import_module(module), name)
         return found
+
+    def part(self, cases: Sequence[Case]) -> list[Case]:
+        """Those of this shard that are not done yet."""
+        done = set(self.done)
+        return [case for case in cases[self.shard[0] :: self.shard[1]] if str(case) not in done]
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -110,7 +119,7 @@ def serve(report_fd: int) -> None:
 
             plan.judge()  # imported before the first fork
             ops = load_op_list(plan.op_list)
-            cases, skipped = list_cases(ops, plan.kinds, plan.dtypes, plan.ops)
+            cases, skipped = (plan.part(c) for c in list_cases(ops, plan.kinds, plan.dtypes, plan.ops))
             supervisor = _Supervisor(plan, ops, report_fd)
             device_name = supervisor.probe()
         except (OpCheckError, ImportError, AttributeError, ValueError) as error:

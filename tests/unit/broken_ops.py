@@ -1,7 +1,7 @@
 """Operators that are wrong on purpose, for the op-level check to catch.
 
-The check runs the CPU three times (itself, again, another seed) and then the device. These tests use the CPU as the
-device, so an operator breaks from its fourth call on: there the "device" begins.
+The check runs the CPU twice (itself, again) and then the device. These tests use the CPU as the
+device, so an operator breaks from its third call on: there the "device" begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import torch
 from torch.testing._internal.common_dtype import _dispatch_dtypes
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-CPU_CALLS = 3
+from bringup.kit.op_random import RUNS
+
+CPU_CALLS = 2
 _CALLS = itertools.count(1)
 
 
@@ -44,6 +46,15 @@ class _FromCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.left -= 1
         return (self.right if self.left >= 0 else self.wrong)(*args, **kwargs)
+
+
+class _DrawnOnDevice(_FromCall):
+    """For random operators, of which the CPU then draws many seeds, before the device does."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.left -= 1
+        again = -2 - self.left  # the device's two calls with one seed are -1 and 0 here
+        return (self.right if self.left >= 0 or 0 < again < RUNS else self.wrong)(*args, **kwargs)
 
 
 def _raise(*_: Any) -> None:
@@ -116,6 +127,24 @@ def _noise_without_seed(x: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(x, generator=torch.Generator().manual_seed(time.perf_counter_ns()))
 
 
+def _constant_noise(x: torch.Tensor) -> torch.Tensor:
+    torch.rand_like(x)
+    return torch.full_like(x, 0.5)
+
+
+def _one_number(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x).copy_(torch.rand(()))
+
+
+def _halved(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x, 0.5) * torch.tensor([1.0, 1.0, 0.98]).expand(x.shape)
+
+
+def _maybe_random(x: torch.Tensor, training: bool = False) -> torch.Tensor:
+    """Tagged random, and draws nothing."""
+    return torch.nn.functional.rrelu(x - 6, training=training)
+
+
 def _error_inputs(op: Any, device: str, **_: Any) -> Iterator[ErrorInput]:
     yield ErrorInput(SampleInput(torch.ones(1, device=device)), error_type=RuntimeError, error_regex="no kernel")
 
@@ -136,10 +165,16 @@ OPS = [
     _op("wrong_structure", _FromCall(_double, lambda x: (x * 2,))),
     _op("raises", _FromCall(_double, _raise)),
     _op("spoils_input", _FromCall(_double, _double_spoiling_input)),
-    _op("inplace_elsewhere", _double, inplace_variant=_FromCall(lambda x: x.mul_(2), _out_of_place, calls=1)),
+    _op("inplace_elsewhere", _double, inplace_variant=_FromCall(lambda x: x.mul_(2), _out_of_place)),
     _op("ignores_out", _FromCall(_double_out, _wrong_out, calls=5), supports_out=True),
     _op("wrong_gradient", _FromCall(_double, _WrongGradient.apply)),
     _op("exact_gradient", _FromCall(_CoarseGradient.apply, _double), sample_inputs_func=_long_sample),
+    _op("wrong_strides", _FromCall(_double, lambda x: (x * 2).contiguous())),
+    _op("constant_noise", _DrawnOnDevice(_noise, _constant_noise)),
+    _op("one_number", _DrawnOnDevice(_noise, _one_number)),
+    _op("wrong_scale", _DrawnOnDevice(lambda x: torch.nn.functional.dropout(x, 0.5), _halved)),
+    _op("not_random", _FromCall(_maybe_random, lambda x: _maybe_random(x) + 0.01)),
+    _op("wrong_number", _FromCall(lambda x: float(x.sum()), lambda x: float(x.sum()) + 1)),
     _op("ignores_seed", _FromCall(_noise, _noise_without_seed)),
     _op("other_error", _FromCall(_raise, _raise_type_error, calls=1), **_ERRORS),
     _op("no_error", _FromCall(_raise, _double, calls=1), **_ERRORS),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,11 @@ import torch
 from bringup.kit.gaps import Gap, GapsFileError, default_gaps_file, judge, load_gaps
 from bringup.kit.op_cases import Case, CaseResult, Status, list_cases, load_op_list
 from bringup.kit.op_checks import OpReport, main_ops, run_op_checks
-from bringup.kit.op_compare import Mismatch, check_distribution, compare, is_as_exact, tolerance_override
-from bringup.kit.op_samples import WIDE, copy_to
-from bringup.kit.op_verdicts import IncomingGradients
+from bringup.kit.op_compare import Mismatch, compare, is_as_exact, tolerance_override
+from bringup.kit.op_forms import IncomingGradients
+from bringup.kit.op_random import Draws, check_distribution
+from bringup.kit.op_samples import WIDE, Call, copy_to
+from bringup.kit.op_unique import unique_part
 from bringup.kit.op_workers import OpCheckError
 
 BROKEN = "tests.unit.broken_ops:OPS"
@@ -46,10 +47,16 @@ def test_right_operators_pass(broken: OpReport, op: str) -> None:
         ("wrong_nan", "not close"),
         ("wrong_structure", "a tensor expected, got tuple"),
         ("raises", "RuntimeError: no kernel for this"),
-        ("spoils_input", "result[1]"),
-        ("inplace_elsewhere", "in-place: result[1]: True expected, got False"),
+        ("spoils_input", "arguments[0][0]"),
+        ("inplace_elsewhere", "in-place: facts: True expected, got False"),
         ("ignores_out", "out=: "),
         ("ignores_seed", "the same seed gives two results"),
+        ("wrong_strides", "strides like (1, 4) expected, got (3, 1)"),
+        ("constant_noise", "seeds give one and the same result"),
+        ("one_number", "1.0 different numbers in a result on average"),
+        ("wrong_scale", "one that the CPU never has there"),
+        ("not_random", "not close"),
+        ("wrong_number", "not close"),
     ],
 )
 def test_wrong_operators_fail(broken: OpReport, op: str, message: str) -> None:
@@ -70,7 +77,7 @@ def test_a_crash_costs_one_case_and_says_the_signal(broken: OpReport) -> None:
 
 def test_a_hang_is_a_timeout(broken: OpReport) -> None:
     assert status_of(broken, "hangs").status is Status.TIMEOUT
-    assert broken.seconds < 60
+    assert broken.seconds < 600, "it would sleep that long"
 
 
 @pytest.mark.parametrize(("op", "message"), [("cpu_raises", "no kernel"), ("cpu_disagrees", "CPU against itself")])
@@ -110,6 +117,19 @@ def test_real_operators_pass_against_themselves() -> None:
     assert seen == [(n, len(report.results)) for n in range(1, len(report.results) + 1)]
 
 
+def test_a_run_may_be_split_and_go_on() -> None:
+    options = {"ops": ["good*"], "op_list": BROKEN, "workers": 1}
+    whole = [result.case.op for result in run_op_checks("cpu", **options).results]
+    halves = [run_op_checks("cpu", shard=(part, 2), **options) for part in (0, 1)]
+    assert sorted(r.case.op for half in halves for r in half.results) == sorted(whole)
+    rest = run_op_checks("cpu", earlier=halves[0].results, **options)
+    assert sorted(r.case.op for r in rest.results) == sorted(whole)
+    cut = run_op_checks("cpu", seconds=1e-9, **options)
+    assert (len(cut.results), cut.finished, rest.finished) == (1, False, True)
+    with pytest.raises(ValueError, match="a shard is"):
+        run_op_checks("cpu", shard=(2, 2), **options)
+
+
 def test_json_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     assert main_ops(driver="cpu", ops="abs,jiterator_unary", samples=2, json_file=str(out)) == 0
@@ -123,7 +143,6 @@ def test_json_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_run_that_cannot_be_done_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    begin = time.monotonic()
     with pytest.raises(OpCheckError, match="device 'xla' cannot be used"):
         run_op_checks("xla", ops=["add"])
     with pytest.raises(OpCheckError, match="no operator of the list matches 'no_such_\\*'"):
@@ -132,7 +151,6 @@ def test_a_run_that_cannot_be_done_says_why(capsys: pytest.CaptureFixture[str]) 
         run_op_checks("cpu", kinds=("sideways",))
     assert main_ops(driver="cpu", kinds="sideways") == 2
     assert "sideways" in capsys.readouterr().err
-    assert time.monotonic() - begin < 120
 
 
 def results(*statuses: tuple[str, str, Status]) -> list[CaseResult]:
@@ -151,7 +169,34 @@ def test_gaps_are_strict() -> None:
     assert judge([star], results(("add", "float32", Status.CPU_FAILS)), ["add"]).ok
     assert judge([half], results(("mul", "float32", Status.PASS)), ["mul"]).ok, "not among its dtypes"
     assert judge([half], results(("mul", "float32", Status.FAIL)), ["mul"]).undeclared
-    assert judge([Gap("mull", "forward", ("*",), "why")], [], ["mul"]).unknown
+    assert judge([Gap("mull", "forward", ("*",), "why")], [], ["mul"], "2.13.0").unknown
+    new = Gap("mull", "forward", ("*",), "why", since="2.13")
+    assert not judge([new], [], ["mul"], "2.11.0+cpu").unknown
+    assert judge([new], [], ["mul"], "2.13.0").unknown == [new]
+    assert judge([new], [], ["mul"]).unknown == [new]
+
+
+def test_a_gap_may_name_samples_and_a_limit() -> None:
+    case = Case("add", "forward", "float32")
+
+    def ran(failed: list[int], difference: float | None = None, samples: tuple[int, ...] = (0, 1, 2)) -> CaseResult:
+        status = Status.FAIL if failed else Status.PASS
+        return CaseResult(case, status, ran=list(samples), failed=failed, difference=difference)
+
+    one = Gap("add", "forward", ("*",), "why", samples=(1,))
+    assert judge([one], [ran([1])], ["add"]).ok
+    assert judge([one], [ran([1, 2])], ["add"]).undeclared, "sample 2 is not declared"
+    assert judge([one], [ran([])], ["add"]).passing == [one]
+    assert judge([one], [ran([], samples=(0, 2))], ["add"]).ok, "sample 1 did not run"
+    assert judge([one], [CaseResult(case, Status.CRASH)], ["add"]).undeclared
+    small = Gap("add", "forward", ("*",), "why", at_most=1e-4)
+    assert judge([small], [ran([1], 9e-5)], ["add"]).ok
+    assert judge([small], [ran([1], 2e-4)], ["add"]).undeclared
+    assert judge([small], [ran([1])], ["add"]).undeclared, "not a difference of values"
+    both = Gap("add", "forward", ("*",), "why", samples=(1,), at_most=1e-4)
+    assert judge([both], [ran([2], 9e-5)], ["add"]).ok, "rounding strikes another sample"
+    assert judge([both], [ran([1], 2e-4)], ["add"]).undeclared
+    assert judge([both], [ran([])], ["add"]).passing == [both]
 
 
 def test_a_gap_that_passes_fails_the_run(tmp_path: Path) -> None:
@@ -174,6 +219,9 @@ def test_a_gap_that_passes_fails_the_run(tmp_path: Path) -> None:
         ('[[gap]]\nop = "a"\nkind = "up"\ndtypes = ["*"]\nreason = "r"\n', "kind 'up' is none of"),
         ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = "*"\nreason = "r"\n', "dtypes must be a list"),
         ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = ["*"]\nreason = "r"\n' * 2, "declared twice"),
+        ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = ["*"]\nreason = "r"\nsamples = 3\n', "samples must be"),
+        ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = ["*"]\nreason = "r"\nat_most = 0\n', "at_most must be"),
+        ('[[gap]]\nop = "a"\nkind = "error"\ndtypes = ["*"]\nreason = "r"\nsince = 2.13\n', "since must be"),
         ("[[gaps]]\n", "unknown gaps"),
         ("[[gap", "gaps.toml"),
     ],
@@ -248,6 +296,80 @@ def test_distributions_are_told_apart() -> None:
         check_distribution(draw(low=0, high=1), [torch.full((50,), 0.5)] * 16)
 
 
+@pytest.mark.parametrize("wrong", [0.0, 1e30, float("nan"), -float("inf")])
+def test_the_second_opinion_licenses_nothing_where_truth_is_not_finite(wrong: float) -> None:
+    exact = torch.tensor([float("inf"), 1.0], dtype=torch.float64)
+    cpu = torch.tensor([65504.0, 1.0], dtype=torch.float16)
+    assert is_as_exact(cpu, cpu.clone(), exact)
+    assert not is_as_exact(cpu, torch.tensor([wrong, 1.0]).half(), exact)
+
+
+def test_the_second_opinion_looks_at_each_element() -> None:
+    """An error that the CPU makes in one element is no licence for another."""
+    exact = torch.tensor([1000.0, 1.0, 2.0], dtype=torch.float64)
+    cpu = torch.tensor([1100.0, 1.0, 2.0])
+    assert is_as_exact(cpu, torch.tensor([1000.1, 1.0, 2.0]), exact)
+    assert not is_as_exact(cpu, torch.tensor([1100.0, 1.0, 2.5]), exact)
+    assert not is_as_exact(cpu, torch.tensor([1000.0, 1.0, 2.0001]), exact)
+
+
+def test_the_second_opinion_has_none_on_plain_numbers() -> None:
+    assert is_as_exact((1.0, 2), (1.0, 2), (1.0, 2))
+    assert not is_as_exact((1.0, 2), (1.5, 2), (1.0, 2))
+
+
+def test_where_results_are_and_how_they_lie_is_compared() -> None:
+    right = torch.ones(2, 3)
+    compare(right, right.clone(), "cpu")
+    compare((1, [right]), (1, [right.clone()]), "cpu:0")
+    with pytest.raises(Mismatch, match="is on cpu, expected on meta"):
+        compare((1, [right]), (1, [right.clone()]), "meta")  # a gradient, as the check of backward returns it
+    with pytest.raises(Mismatch, match="strides like"):
+        compare(right, torch.ones(3, 2).t(), "cpu")
+    compare(torch.ones(1, 3), torch.ones(3, 1).t(), "cpu")
+    compare(right[:0], torch.ones(3, 0).t(), "cpu")
+
+
+def test_draws_are_seen_by_the_generator_not_by_the_name() -> None:
+    x = torch.randn(8)
+    for call, drew in (
+        (lambda: torch.nn.functional.rrelu(x, training=True), True),
+        (lambda: torch.nn.functional.rrelu(x, training=False), False),
+        (lambda: torch.rand(3, generator=torch.Generator()), True),
+        (lambda: torch.rand(0), False),
+        (lambda: x + 1, False),
+    ):
+        with Draws() as draws:
+            call()
+        assert draws.yes is drew
+
+
+def test_the_parts_of_a_factorisation_that_are_unique() -> None:
+    """Other signs pass; a sign of one element does not."""
+    call = Call((torch.randn(4, 3),), {}, lambda value: value, False)
+    unique = unique_part("linalg.svd", "forward", call)
+    assert unique is not None
+    u, s, vh = torch.linalg.svd(call.args[0], full_matrices=False)
+    expected = unique(call, (u, s, vh))
+    signs = torch.tensor([1.0, -1.0, 1.0])
+    compare(expected, unique(call, (u * signs, s, signs[:, None] * vh)), "cpu")
+    wrong = u.clone()
+    wrong[0, 0] *= -1
+    with pytest.raises(Mismatch):
+        compare(expected, unique(call, (wrong, s, vh)), "cpu")
+
+
+def test_indices_of_a_sort_name_each_element_once() -> None:
+    call = Call((torch.tensor([2.0, 1.0, 2.0]),), {}, lambda value: value, False)
+    unique = unique_part("sort", "forward", call)
+    assert unique is not None
+    values = torch.tensor([1.0, 2.0, 2.0])
+    expected = unique(call, (values, torch.tensor([1, 0, 2])))
+    compare(expected, unique(call, (values, torch.tensor([1, 2, 0]))), "cpu")
+    with pytest.raises(Mismatch):
+        compare(expected, unique(call, (values, torch.tensor([1, 2, 2]))), "cpu")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.complex64])
 def test_the_second_opinion_asks_who_is_closer(dtype: torch.dtype) -> None:
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -299,3 +421,12 @@ def test_in_the_second_opinion_complex_numbers_are_wide_too() -> None:
     copied = copy_to([torch.ones(2, dtype=torch.complex64), torch.complex64, torch.half, torch.int8], WIDE)
     assert copied[0].dtype == copied[1] == torch.complex128
     assert copied[2:] == [torch.float64, torch.int8]
+
+
+def test_in_the_second_opinion_views_read_what_they_read() -> None:
+    base = torch.arange(6, dtype=torch.float16)
+    view, whole = copy_to([base[1::2], base], WIDE)
+    assert view.stride() == (2,)
+    assert torch.equal(view.as_strided((3,), (1,), 2), torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64))
+    whole.zero_()
+    assert view.eq(0).all()
