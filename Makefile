@@ -24,7 +24,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all order bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -40,6 +40,10 @@ test: build ## the whole test suite
 test-all: build ## the test suite with its long sweeps
 	$(SAY) "tests and sweeps"
 	@$(PY) -m pytest --durations=15 -n 2 --dist loadfile -m "sweep or not sweep" $(ARGS)
+
+order: build ## random programs with threads and streams on a device that delays its work: results/order.json
+	$(SAY) "order checker"
+	@$(PY) -m tests.order --seeds 0:2000 --record $(ARGS)
 
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"
