@@ -50,7 +50,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=root,  # where `bringup` is taken from
             env=environment,
         )
         self.lines: queue.Queue[str] = queue.Queue()

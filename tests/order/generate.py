@@ -37,7 +37,7 @@ WEIGHTS = {
     "sum": 2,
     "capture": 1.5,
     "replay": 4,
-    "drop_graph": 2,
+    "drop_graph": 3,
     "remote": 1,
     "bad": 1.5,
     "synchronize": 0.5,
