@@ -246,6 +246,7 @@ class _Run:
         self.events: dict[tuple[int, int], torch.Event] = {}
         self.at: dict[str, Any] = {}
         self.seen: Seen = {}
+        self.shared = (torch.sim.Event(), torch.sim.Event())  # recorded and waited for in any order: no step needs them
         self.errors: dict[int, tuple[int, Any]] = {}  # open failures: how many errors were raised, what failed
         self.error: Difference | None = None
 
@@ -358,10 +359,20 @@ class _Run:
             torch.sim.synchronize(step.way % 2)
         elif step.op == "empty_cache":
             torch.sim.empty_cache()
+        elif step.op == "mark":
+            self.shared[step.device].record(self.device.streams[step.stream])
+        elif step.op == "look":
+            self.look(self.shared[step.way % 2], step)
         elif step.op == "stats":
             torch.sim.memory_stats()
         else:
             raise NotImplementedError(step.op)
+
+    def look(self, event: torch.Event, step: Step) -> None:
+        if step.way // 2 % 3 == 1:
+            event.wait(self.device.streams[step.stream])
+        else:
+            (event.synchronize, event.query)[step.way // 2 % 3 // 2]()
 
     def fail(self, step: Step, x: torch.Tensor) -> None:
         try:

@@ -43,6 +43,8 @@ WEIGHTS = {
     "synchronize": 0.5,
     "empty_cache": 4,
     "stats": 0.3,
+    "mark": 2,
+    "look": 2,
     "del": 13,
 }
 #: Elements of a tensor (4 bytes each) and how often: small ones share segments, the largest have their own.
@@ -133,7 +135,7 @@ class _Generator:
         elif op in EXPRESSIONS:
             self.expression(op, thread, stream, here)
         else:
-            self.add(op, thread, stream, way=self.draw.randrange(8))
+            self.add(op, thread, stream, way=self.draw.randrange(12))
 
     def keep(self, name: str, size: int, stream: int, thread: int, device: int) -> None:
         self.tensors.append(_Tensor(name, size, device, stream, thread))

@@ -29,7 +29,7 @@ EXPRESSIONS = {
 #: Steps that write into their first tensor.
 IN_PLACE = {"add_": "{0}.add_({c}).bitwise_and_(0xffff)", "copy_": "{0}.copy_({1})"}
 #: Steps of the host alone: nothing is queued.
-ON_HOST = {"host_new", "host_add", "host_read", "del", "empty_cache", "stats", "drop_graph"}
+ON_HOST = {"host_new", "host_add", "host_read", "del", "empty_cache", "stats", "drop_graph", "mark", "look"}
 #: Steps that wait for a whole device, or must not meet such a wait.
 WHOLE_DEVICE = {"synchronize", "capture", "remote", "bad", "expect"}
 
@@ -98,6 +98,9 @@ class Step:
             "expect": f"raises(IndexError): {closing[self.way % 4]}",
             "synchronize": f"torch.sim.synchronize({self.way % 2})",
             "empty_cache": "torch.sim.empty_cache()",
+            "mark": f"shared{self.device}.record({STREAMS[self.stream][1]})",
+            "look": f"shared{self.way % 2}"
+            + (".synchronize()", f".wait({STREAMS[self.stream][1]})", ".query()")[self.way // 2 % 3],
             "stats": "torch.sim.memory_stats()",
             "del": f"del {first}",
             "drop_graph": f"del {first}",
