@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.recording import record
+from benchmarks.recording import RESULTS, commit, record, recorded
 from tests.order.check import OUT_OF_MEMORY, ROOT, Checker, Finding
 
 COPY = ROOT / "build" / "found_again"
@@ -150,23 +150,28 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5, help="how long to look for each (default 5)")
     parser.add_argument("--record", action="store_true", help="write results/order_found_again.json")
     options = parser.parse_args()
-    rows = []
-    for bug in [bug for bug in BUGS if options.only in bug.name]:
+    rows = _recorded_so_far() if options.record else {}
+    for bug in [bug for bug in BUGS if options.only in bug.name and bug.name not in rows]:
         refresh()
         put_back(bug)
         build()
         row, finding = search(options.minutes)
-        rows.append({"bug": bug.name, **row, "program": finding.report().splitlines() if finding else []})
+        rows[bug.name] = {"bug": bug.name, **row, "program": finding.report().splitlines() if finding else []}
         answer = f"found in {row['seconds']} s, program {row['programs']}" if finding else "NOT FOUND"
         print(f"{bug.name}: {answer}", flush=True)
         if finding:
             print(finding.report() + "\n", flush=True)
-    if options.record:
-        print(
-            "written:",
-            record("order_found_again", {"bugs": rows}, command="python -m tests.order.found_again --record"),
-        )
-    return 0 if all(row["found"] for row in rows) else 1
+        if options.record:
+            command = "python -m tests.order.found_again --record"
+            record("order_found_again", {"bugs": list(rows.values())}, command=command)
+    return 0 if all(row["found"] for row in rows.values()) else 1
+
+
+def _recorded_so_far() -> dict[str, dict[str, Any]]:
+    """Returns the bugs recorded at this commit: a run may be stopped and continued."""
+    if (RESULTS / "order_found_again.json").exists() and recorded("order_found_again")["commit"] == commit():
+        return {row["bug"]: row for row in recorded("order_found_again")["data"]["bugs"]}
+    return {}
 
 
 if __name__ == "__main__":
