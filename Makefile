@@ -28,7 +28,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all fuzz matrix bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all fuzz order matrix bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -55,6 +55,10 @@ matrix: build ## builds and tests with other versions of torch: MATRIX="2.12.1 2
 fuzz: build ## random programs through every route; goes on where the last run of this commit stopped
 	$(SAY) "random programs"
 	@$(PY) -m tests.fuzz $(ARGS)
+
+order: build ## random programs with threads and streams on a device that delays its work: results/order.json
+	$(SAY) "order checker"
+	@$(PY) -m tests.order --seeds 0:2000 --record $(ARGS)
 
 bench: build ## the device against the CPU, side by side
 	$(SAY) "benchmarks/eager.py"

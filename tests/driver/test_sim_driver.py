@@ -35,6 +35,7 @@ from tests.driver.through_the_contract import D2D, D2H, H2D, HOST, LARGE, addres
         ("fail=alloc:1.5", "fail=alloc:1.5 from 0 to 1"),
         ("fail=alloc:0.1,magic:0.1", "fail=magic:0.1 alloc:p, copy:p"),
         ("seed=x", "seed=x whole number"),
+        ("jitter=-1", "jitter=-1 whole number seed"),
         ("colour=red", "colour=red unknown option devices, memory"),
         ("devices", '"devices" key=value'),
         ("peak_flops.float33=1", "peak_flops.float33 no such dtype"),

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bringup.driver_abi import DriverError
-from tests.driver.through_the_contract import D2D, H2D, HOST, LARGE, address_of, pattern, read, synchronize, write
+from tests.driver.through_the_contract import D2D, D2H, H2D, HOST, LARGE, address_of, pattern, read, synchronize, write
 
 
 # ---- streams and events ----
@@ -65,6 +65,26 @@ def test_work_on_an_idle_stream_starts_no_thread(make_sim):
     assert len(set(os.listdir("/proc/self/task")) - before) == 1
     driver.close(0)
     assert set(os.listdir("/proc/self/task")) <= before
+
+
+def test_jitter_delays_work_and_keeps_its_order(make_sim):
+    """Short copies on an idle stream go to the worker; every one sees what the one before it left."""
+    driver = make_sim("devices=1,memory=1M,jitter=3")
+    before = set(os.listdir("/proc/self/task"))
+    cell, late = driver.alloc(0, 8), 0
+    datas = [i.to_bytes(8, "little") for i in range(64)]  # kept: copies are asynchronous
+    seen = [ctypes.create_string_buffer(8) for _ in datas]
+    for data, buffer in zip(datas, seen):
+        driver.copy(0, cell, address_of(data), 8, H2D, 0)
+        driver.copy(0, ctypes.addressof(buffer), cell, 8, D2H, 0)
+        event = driver.event_record(0, 0)
+        late += not driver.event_query(0, event)
+        driver.event_wait(0, event, 0, HOST)
+        driver.event_destroy(0, event)
+    assert [buffer.raw for buffer in seen] == datas
+    assert late > 0, "all of it ran at once"
+    assert len(set(os.listdir("/proc/self/task")) - before) == 1
+    driver.close(0)
 
 
 @pytest.mark.parametrize("across", [0, 1])

@@ -12,6 +12,7 @@ threads          cores that share the work of one large kernel (default: all thi
 trap             1: host code that touches device memory by its device address gets a ``HostAccessError``
 partitions       memory partitions (default 1: flat); ``placement`` single, shard or replicate; ``shard_block`` bytes
 fail             injected faults: ``fail=alloc:0.01,copy:0.01,launch:0.01,event:0.01``, repeatable by ``seed``
+jitter           a seed: queued work is delayed at random, and short work queued too; finds missing waits
 profile          a chip description (TOML file, or a name in ``profiles/``): device time becomes that chip's time
 ===============  =====================================================================================================
 

@@ -4,8 +4,7 @@
 
 #include "sim.h"
 
-/* Every sim of the process: what the core points to is never freed, and a leak checker can reach it. */
-static sim *all_sims;
+sim *sim_all; /* never freed, but a leak checker can reach it */
 
 static int32_t device_count(void *self) { return ((sim *)self)->options.devices; }
 
@@ -26,8 +25,8 @@ static sim *new_sim(const sim_options *options) {
     sim_workers_init(&d->workers);
   }
   pthread_mutex_lock(&sim_process_lock);
-  s->next = all_sims;
-  all_sims = s;
+  s->next = sim_all;
+  sim_all = s;
   pthread_mutex_unlock(&sim_process_lock);
   return s;
 }

@@ -23,19 +23,18 @@ void sim_last_error(void *self, char *message, uint64_t size) {
 }
 
 /* splitmix64: the n-th draw depends on seed, kind and n only, so that copies do not shift the faults of allocations. */
-static double draw(uint64_t seed, sim_fault fault, uint64_t number) {
-  uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)fault << 56) + (number + 1) * 0x9e3779b97f4a7c15u;
+uint64_t sim_draw(uint64_t seed, uint64_t kind, uint64_t number) {
+  uint64_t z = seed * 0x9e3779b97f4a7c15u + (kind << 56) + (number + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return (double)(z >> 11) * 0x1p-53;
+  return z ^ (z >> 31);
 }
 
 int32_t sim_inject(sim *s, sim_fault fault, int32_t device) {
   double probability = s->options.fail[fault];
   if (probability <= 0) return BRINGUP_OK;
   uint64_t number = atomic_fetch_add_explicit(&s->fault_draws[fault], 1, memory_order_relaxed);
-  if (draw(s->options.seed, fault, number) >= probability) return BRINGUP_OK;
+  if ((double)(sim_draw(s->options.seed, fault, number) >> 11) * 0x1p-53 >= probability) return BRINGUP_OK;
   return sim_fail(fault == SIM_FAULT_ALLOC ? BRINGUP_OUT_OF_MEMORY : BRINGUP_ERROR,
                   "injected fault: %s number %llu on device %d (fail=%s:%g, seed=%llu)", sim_fault_names[fault],
                   (unsigned long long)number, device, sim_fault_names[fault], probability,

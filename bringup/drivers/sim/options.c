@@ -139,6 +139,10 @@ static int32_t parse_one(sim_options *o, const char *key, const char *value) {
   } else if (!strcmp(key, "seed")) {
     if (!parse_whole(value, &n)) return bad(key, value, "allowed is a whole number below 2^64");
     o->seed = n;
+  } else if (!strcmp(key, "jitter")) {
+    if (!parse_whole(value, &n)) return bad(key, value, "allowed is a whole number below 2^64, the seed of the delays");
+    o->jitter = 1;
+    o->jitter_seed = n;
   } else if (!strcmp(key, "name")) {
     if (!*value || strlen(value) >= sizeof o->name) return bad(key, value, "allowed are 1 to 95 characters");
     snprintf(o->name, sizeof o->name, "%s", value);
@@ -152,7 +156,8 @@ static int32_t parse_one(sim_options *o, const char *key, const char *value) {
     if (status != BRINGUP_OK || known) return status;
     return bad(key, value,
                "unknown option; known are devices, memory, mode, threads, trap, partitions, placement, shard_block, "
-               "fail, seed, name, profile, peak_flops.<dtype>, bandwidth, launch_ns, link_bandwidth, link_latency_ns");
+               "fail, seed, jitter, name, profile, peak_flops.<dtype>, bandwidth, launch_ns, link_bandwidth, "
+               "link_latency_ns");
   }
   return BRINGUP_OK;
 }

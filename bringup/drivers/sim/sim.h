@@ -82,6 +82,8 @@ typedef struct sim_options {
   bringup_placement placement; /* of new storages */
   double fail[SIM_FAULTS];
   uint64_t seed;
+  int jitter; /* jitter.c: work is queued and delayed at random */
+  uint64_t jitter_seed;
   char name[96];
   sim_roofline roofline;
 } sim_options;
@@ -199,6 +201,7 @@ struct sim_stream {
   sim_work *ring;
   uint32_t head, count, capacity;
   uint32_t pending; /* queued + running on the worker */
+  uint64_t jitter_draws;
   int has_worker, stopping, finished;
   pthread_t worker;
   _Atomic double cursor_ns; /* device time at which the last finished work ended */
@@ -245,11 +248,13 @@ struct sim {
   sim_device devices[SIM_MAX_DEVICES];
   sim *next; /* every sim of the process */
 };
+extern sim *sim_all; /* under sim_process_lock: what the core points to is never freed */
 
 /* fault.c: errors, injected and real */
 int32_t sim_fail(int32_t status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_last_error(void *self, char *message, uint64_t size);
 int32_t sim_inject(sim *s, sim_fault fault, int32_t device);
+uint64_t sim_draw(uint64_t seed, uint64_t kind, uint64_t number);
 extern const char *const sim_fault_names[SIM_FAULTS];
 
 /* options.c */
@@ -297,6 +302,11 @@ int sim_start_thread(pthread_t *thread, void *(*function)(void *), void *argumen
 int32_t sim_stream_create(void *self, int32_t index, int32_t priority, uint64_t *handle);
 int32_t sim_stream_destroy(void *self, int32_t index, uint64_t handle);
 int32_t sim_host_function(void *self, int32_t index, uint64_t handle, void (*function)(void *), void *argument);
+
+/* jitter.c; the exported one is called from tests/order */
+int sim_jitter_queues(sim_stream *stream);
+uint64_t sim_jitter_ns(sim_stream *stream);
+BRINGUP_EXPORT int32_t sim_set_jitter(uint64_t seed);
 
 /* event.c */
 int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint64_t *event);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "sim.h"
 
@@ -39,6 +40,12 @@ static void *serve(void *argument) {
     sim_work work = stream->ring[stream->head];
     stream->head = (stream->head + 1) % stream->capacity;
     stream->count--;
+    if (stream->device->owner->options.jitter) {
+      uint64_t ns = sim_jitter_ns(stream);
+      pthread_mutex_unlock(&stream->lock); /* others queue behind it meanwhile */
+      if (ns) nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+      pthread_mutex_lock(&stream->lock);
+    }
     if (work.host_ns < SIM_INLINE_NS) {
       run(stream, &work); /* as inline work does, under the lock: whoever waited for this event finds the stream idle */
     } else {
@@ -99,7 +106,8 @@ int32_t sim_submit(sim_stream *stream, uint64_t handle, sim_work *work) {
   int32_t status = BRINGUP_OK;
   if (__builtin_expect(atomic_load_explicit(&stream->handle, memory_order_relaxed) != handle, 0)) {
     status = unknown_stream(stream->device, handle); /* destroyed since it was looked up */
-  } else if (stream->pending == 0 && work->host_ns < (work->inline_ns > 0 ? work->inline_ns : SIM_INLINE_NS)) {
+  } else if (stream->pending == 0 && work->host_ns < (work->inline_ns > 0 ? work->inline_ns : SIM_INLINE_NS) &&
+             (__builtin_expect(!stream->device->owner->options.jitter, 1) || !sim_jitter_queues(stream))) {
     work->ran_inline = 1;
     run(stream, work);
   } else if (stream->count == stream->capacity && !grow(stream)) {
@@ -199,6 +207,7 @@ static uint64_t revive(sim_device *d, sim_stream *stream) {
   stream->stopping = stream->finished = 0;
   atomic_store(&stream->failed, NONE); /* what nobody asked about ends with its stream */
   stream->generation++;
+  stream->jitter_draws = 0;
   atomic_store(&stream->cursor_ns, sim_host_floor(d->owner));
   uint64_t handle = stream->slot ? ((uint64_t)(stream->generation & 0x7fffffff) << 16 | stream->slot) : 0;
   atomic_store(&stream->handle, handle);
