@@ -116,7 +116,7 @@ class Checker:
             worker = self.workers[mode] = _Worker(mode, self.root)
             ready = worker.answer(self.timeout)
             if "ready" not in ready:
-                raise RuntimeError(f"the worker for mode={mode} does not start: {ready['text']}")
+                return Finding(mode, "none", f"the device cannot be set up: {ready['text']}", program)
         answer = worker.ask(self.timeout, program=program.to_json(), jitter=jitter, racy=racy)
         return Finding(mode, answer["step"], answer["text"], program) if answer else None
 
