@@ -66,6 +66,16 @@ class OverloadCall:
         names = [argument.name for argument in overload._schema.arguments]
         return cls(name_of(overload), {**dict(zip(names, args)), **kwargs})
 
+    @property
+    def drawn(self) -> bool:
+        """Whether it was made from the schema alone."""
+        return self.form.startswith("from the schema")
+
+    @property
+    def in_half(self) -> bool:
+        """Whether its tensors were made half types, which the CPU may not have."""
+        return "float16" in self.form
+
     def run(self, device: str) -> tuple[Any, dict[str, Any]]:
         """Calls the overload with copies on ``device``; returns the result and the arguments as they are afterwards."""
         overload = overload_named(self.overload)

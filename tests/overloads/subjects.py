@@ -17,6 +17,7 @@ import torch
 
 from tests.overloads.calls import OverloadCall, out_arguments, overload_named
 from tests.overloads.capture import read
+from tests.overloads.handmade import handmade
 from tests.overloads.siblings import borrowed, family_of
 from tests.overloads.sweep import CALLS_FILE
 
@@ -60,7 +61,7 @@ def _load() -> list[Subject]:
     from bringup import _C
 
     file = os.environ.get(CALLS_FILE)
-    recorded = read(Path(file)) if file else {}
+    recorded = {**(read(Path(file)) if file else {}), **handmade()}
     names = sorted(name for name, route in _C.routes().items() if name.startswith("aten::") and route != "error")
     return make_subjects(recorded, names)
 

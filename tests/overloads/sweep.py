@@ -1,4 +1,4 @@
-"""One run over overloads: who was called, who was not and why, what was found; declared differences are held strictly."""
+"""One run over overloads: who was called, who was not and why, what was found; declared differences are strict."""
 
 from __future__ import annotations
 

@@ -226,6 +226,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Tensor", TORCH_FN(set_from_tensor));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_tensor_stream));
+  // PyTorch shares memory until one of two writes, where the allocator is its own: here it is copied at once.
+  library.impl("_lazy_clone", [](const Tensor& self) { return self.clone(); });
   library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
 }
