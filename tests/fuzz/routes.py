@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ class Route:
     sizes: tuple[Sizes, ...] = SIZES[:1]
     memory: bool = True
     inputs: bool = True
-    #: Whether PyTorch alone fails in the same way, without bringup.
-    refuses: Callable[[Program], bool] | None = None
+    #: The route on the CPU without bringup: where that fails or differs too, it is PyTorch that refuses the program.
+    alone: Callable[[Sequence[Program]], Found] | None = None
     #: What PyTorch is known to refuse, so that it does not take a whole batch with it.
     without: str = r"(?!)"
     #: Of how many batches one takes this route.
@@ -122,6 +123,13 @@ class _Module(torch.nn.Module):
         return self._function(*inputs)
 
 
+def exported_alone(programs: Sequence[Program]) -> Found:
+    """``torch.export`` alone."""
+    inputs = arguments(programs, SIZES[0], "cpu")
+    model = torch.export.export(_Module(together(programs, copies=True)), tuple(inputs)).module()
+    return [apart(programs, inputs, model(*inputs))]
+
+
 def exported(programs: Sequence[Program]) -> Found:
     """``bringup.export`` to a file and ``bringup.load`` from it. Exported models do not write to their inputs."""
     inputs = arguments(programs, SIZES[0], "cpu")
@@ -132,13 +140,13 @@ def exported(programs: Sequence[Program]) -> Found:
     return [apart(programs, inputs, model(*inputs))]
 
 
-def scripted(programs: Sequence[Program]) -> Found:
+def scripted(programs: Sequence[Program], grouped: bool = True) -> Found:
     """``bringup.jit``: traced by TorchScript, and called until the JIT has optimized it."""
     import bringup.jit
 
-    device = "sim" if programs[0].seed % 2 else "cpu"
+    device = "sim" if grouped and programs[0].seed % 2 else "cpu"
     with torch.no_grad():
-        bringup.jit.enable(driver="sim")
+        bringup.jit.enable(driver="sim") if grouped else bringup.jit.disable()
         function = torch.jit.trace(together(programs), arguments(programs, SIZES[0], device), check_trace=False)
         for _ in range(3):
             inputs = arguments(programs, SIZES[0], device)
@@ -146,53 +154,27 @@ def scripted(programs: Sequence[Program]) -> Found:
     return [apart(programs, inputs, outputs)]
 
 
-# ---- PyTorch without bringup ----
-def _fails(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Exception:  # whatever PyTorch raises
-        return True
-    return False
+def compiled_alone(programs: Sequence[Program], *, dynamic: bool = False) -> Found:
+    """``torch.compile`` without a compiler."""
+    return compiled(programs, dynamic=dynamic, backend="aot_eager", device="cpu")
 
 
-def _compile_refuses(program: Program, dynamic: bool = False) -> bool:
-    return _fails(lambda: compiled([program], dynamic=dynamic, backend="aot_eager", device="cpu"))
-
-
-def _export_refuses(program: Program) -> bool:
-    module = _Module(together([program], copies=True))
-    return _fails(lambda: torch.export.export(module, tuple(arguments([program], SIZES[0], "cpu"))))
-
-
-def _script_refuses(program: Program) -> bool:
-    """TorchScript without groups, which are put in by a pass of bringup's."""
-    import bringup.jit
-
-    def call() -> None:
-        function = torch.jit.trace(together([program]), arguments([program], SIZES[0], "cpu"), check_trace=False)
-        for _ in range(3):
-            function(*arguments([program], SIZES[0], "cpu"))
-
-    bringup.jit.disable()
-    try:
-        return _fails(call)
-    finally:
-        bringup.jit.enable(driver="sim")
-
+#: Dynamo breaks the graph where the sizes of an input are changed in place.
+_RESHAPED_INPUT = r"^[xp]\d+\.(un)?squeeze_\("
+#: TorchScript has no op of a tensor and a Python bool, and stops with an internal error.
+_BOOL_OPERAND = r"[-+*/&] (True|False)|True [-+*/]|\(True\)|= True$|alpha=True"
 
 ROUTES: dict[str, Route] = {
     "eager": Route(eager, SIZES),
-    "compile": Route(lambda programs: compiled(programs, dynamic=False), refuses=_compile_refuses),
+    "compile": Route(partial(compiled, dynamic=False), alone=compiled_alone, without=_RESHAPED_INPUT),
     "dynamic": Route(
-        lambda programs: compiled(programs, dynamic=True),
+        partial(compiled, dynamic=True),
         SIZES,
-        refuses=lambda program: _compile_refuses(program, dynamic=True),
+        alone=partial(compiled_alone, dynamic=True),
+        without=_RESHAPED_INPUT,
         share=2,
     ),
-    "export": Route(exported, memory=False, inputs=False, refuses=_export_refuses),
-    # TorchScript has no op of a tensor and a Python bool, and stops with an internal error.
-    "jit": Route(
-        scripted, refuses=_script_refuses, without=r"[-+*/&] (True|False)|True [-+*/]|\(True\)|= True$|alpha=True"
-    ),
-    "riscv": Route(riscv, memory=False, refuses=_compile_refuses, share=10),
+    "export": Route(exported, memory=False, inputs=False, alone=exported_alone),
+    "jit": Route(scripted, alone=partial(scripted, grouped=False), without=_BOOL_OPERAND),
+    "riscv": Route(riscv, memory=False, alone=compiled_alone, without=_RESHAPED_INPUT, share=10),
 }

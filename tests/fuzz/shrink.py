@@ -34,12 +34,11 @@ def shrunk_failure(seed: int, route: str) -> Failure | None:
     said = failure_of(route, program, judged([program]))
     if said is None:
         return None
-    kind = said.said.partition(":")[0] if "Error" in said.said.partition(":")[0] else ""
 
     def fails(candidate: Program) -> bool:
         found = failure_of(route, candidate, judged([candidate]))
-        # The same kind of failure: one that raises is not made small to one with a wrong number.
-        return found is not None and found.said.startswith(kind)
+        # One that raises is not made small to one with a wrong number, nor to one that raises something else.
+        return found is not None and (found.raised, found.kind) == (said.raised, said.kind)
 
     small = shrunk(program, fails)
     found = failure_of(route, small, judged([small]))

@@ -52,7 +52,8 @@ REDUCTION = """
     {f}.aminmax(dim={d})[1] | {a}.cummax({d})[0] | {a}.amax() | {f}.nansum({d}) | {a}.sum((0, -1))
     {f}.mean((0, 1), keepdim=True) | {f}.softmax({d}, dtype={F}) | F.group_norm({f}[None], 1)[0]
 """
-#: Results that jump: operands without rounding only, so that no last bit decides.
+#: Results that jump: operands without rounding only, so that no last bit decides. Logical ops end in contiguous(), as
+#: PyTorch's meta kernels do not promise the strides that its CPU kernels give.
 DECISION = """
     {e} > {h} | {e} <= {q} | {e} == {h} | {e} != {q} | {q} >= {e} | {e} < {h} | {e}.eq({h}) | ~({e} > {q})
     ({e} > {q}) * {n} | ({e} < {h}) + {n} | ({e} >= {q}) * {a} | ({e} > 0).sum({d}) | ({e} > 0).any({d})
@@ -62,7 +63,7 @@ DECISION = """
     {e}.sort({d}, descending=True, stable=True)[1] | {e}.argsort({d}, stable=True) | {e}.topk(2, {d})[0]
     {e}.max({d})[0] | {e}.max({d})[1] | {e}.min({d})[1] | torch.isnan({e}) | {e}.isfinite()
     torch.where({e} > {q}, {a}, {b}) | torch.where({e} == {h}, {a}, {n}) | {a}.masked_fill({e} > {q}, {k})
-    {e}.bool() | torch.logical_and({e}, {h}) | {e}.logical_not() | {e}.count_nonzero({d}) | {e}.any()
+    {e}.bool() | torch.logical_and({e}, {h}).contiguous() | {e}.logical_not() | {e}.count_nonzero({d}) | {e}.any()
     {e}.kthvalue(1, {d})[0] | {e} // ({h} * {h} + 1) | {e}.isinf() | {e}.to({T}) // {k} | {q} // ({e} * {e} + 1)
     torch.bucketize({e}, torch.tensor([-1.0, 0.5, 2.0], device={e}.device)) | {e}.cummin({d})[1] | {e} ^ ({h} > 0)
     torch.isclose({e}, {h}) | {e}.all({d}, keepdim=True) | torch.sign({e}) * {a} | ({e} > {q}) / {k}
@@ -72,7 +73,7 @@ INTEGER = """
     {i} & {j} | {i}|{k} | {i} ^ {j} | ~{i} | {i} // {k} | {i} % {k} | {i} // ({j} * {j} + 1) | ({i} + 0) << 1
     ({i} + 0) >> {k} | {i} * {j} | {i} ** 2 | {i} + {n} | {i} * {n} | {i} / {k} | {i}.sum({d}) | {i}.cumsum({d})
     {i}.prod({d}) | {i}.float() | torch.gcd({i}, {j}) | {i}.bitwise_and({k}) | {i}.to({T}) | {i}.sign() | {i}.abs()
-    {i} > {j} | {i} == {k} | {i}.bool() | {i}.logical_xor({j}) | {i}.float().mean() | {i}.argmax({d})
+    {i} > {j} | {i} == {k} | {i}.bool() | {i}.logical_xor({j}).contiguous() | {i}.float().mean() | {i}.argmax({d})
     {i}.sort({d}, stable=True)[0] | -{i} | {i}.clamp({k}, 5) | torch.floor_divide({i}, {k})
     torch.remainder({i}, -{k}) | {i}.fmod({k}) | torch.div({i}, {k}, rounding_mode='floor') | {i}.square() | {i} - {j}
     {i} * {j} + {k} | {i}.amax({d}) | {i}.any({d}) | {i}.bitwise_or({j}) | {i}.max({d})[1] | {i} % {q}

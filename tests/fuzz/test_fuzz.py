@@ -67,7 +67,7 @@ def test_many_programs() -> None:
 def test_a_seed_is_one_program_with_every_torch() -> None:
     """What a torch version changes about shapes, dtypes or errors would change the programs: seeds name others then."""
     text = "\n".join(make(seed).text() for seed in range(40))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "fcf06767f18bc44c"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "a3d9954aa481f062"
 
 
 def test_programs_are_varied() -> None:
@@ -95,7 +95,7 @@ def test_a_program_runs_as_printed() -> None:
 
 # ---- the rule ----
 def _program(statement: str, kind: str = "arithmetic", dtype: str = "f32") -> Program:
-    return Program(1, (Input("x0", dtype, ("n", "m")),), (f"t0 = {statement}",), (kind,), ("t0",))
+    return Program(1, (Input("x0", dtype, ("n", 60)),), (f"t0 = {statement}",), (kind,), ("t0",))
 
 
 @pytest.mark.parametrize(

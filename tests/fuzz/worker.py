@@ -29,7 +29,13 @@ class Failure:
     seed: int
     route: str
     said: str
+    raised: bool = False
     text: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Its exception, if it has raised one."""
+        return self.said.partition(":")[0] if self.raised else ""
 
 
 @dataclass(frozen=True)
@@ -85,21 +91,30 @@ def run_batch(
     way = ROUTES[route]
     refused = [program.seed for program in programs if way.leaves_out(program)]
     taken = [program for program in programs if program.seed not in refused]
-    failures: list[Failure] = []
+    found: list[Failure] = []
     try:
-        failures = differences(route, taken, right) if taken else []
+        found = differences(route, taken, right) if taken else []
     except Exception as error:  # whatever a route raises is what is looked for
         for program in taken:
             beat()
-            failure = failure_of(route, program, right) if len(taken) > 1 else _raised(route, program, error)
-            if failure is None:
-                continue
-            if way.refuses is not None and "Error" in failure.said and way.refuses(program):
-                refused.append(program.seed)
-            else:
-                failures.append(failure)
+            one = failure_of(route, program, right) if len(taken) > 1 else _raised(route, program, error)
+            found += [one] if one is not None else []
+    by_seed = {program.seed: program for program in taken}
+    failures = [one for one in found if not fails_alone(route, by_seed[one.seed], right)]
+    refused += [one.seed for one in found if one not in failures]
     seeds = tuple(program.seed for program in programs)
     return Outcome(route, seeds, tuple(failures), tuple(refused), cpu_seconds() - start)
+
+
+def fails_alone(route: str, program: Program, right: Judged) -> bool:
+    """Whether PyTorch itself, without bringup, refuses the program on this route or computes something else."""
+    alone = ROUTES[route].alone
+    if alone is None:
+        return False
+    try:
+        return bool(_compared(route, [program], right, alone([program])))
+    except Exception:  # whatever PyTorch raises
+        return True
 
 
 def failure_of(route: str, program: Program, right: Judged) -> Failure | None:
@@ -112,7 +127,7 @@ def failure_of(route: str, program: Program, right: Judged) -> Failure | None:
 
 def _raised(route: str, program: Program, error: Exception) -> Failure:
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    return Failure(program.seed, route, words[:_WORDS])
+    return Failure(program.seed, route, words[:_WORDS], raised=True)
 
 
 def cpu_seconds() -> float:

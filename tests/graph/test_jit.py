@@ -127,6 +127,27 @@ def test_lists_of_tensors_and_numbers() -> None:
     assert sum(map(len, groups_of(scripted))) >= 9, bringup.jit.report(scripted)
 
 
+def last_list(x: Tensor, y: Tensor) -> Tensor:
+    z = torch.sin(y) * 2 + y.sum()
+    return torch.broadcast_tensors(x, z)[1]
+
+
+def traced_list(x: Tensor, y: Tensor) -> list[Tensor]:
+    return list(torch.broadcast_tensors(x, torch.sin(y) * 2 + y.sum()))
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+def test_a_list_of_tensors_does_not_leave_a_group(place: str) -> None:
+    """It used to be the group's result, and no list can be one: the call failed."""
+    bringup.jit.enable(driver="sim")
+    inputs = (torch.randn(4, 6, device=place), torch.randn(4, 1, device=place))
+    for function in (last_list, lambda x, y: tuple(traced_list(x, y))):
+        traced = torch.jit.trace(function, inputs, check_trace=False)
+        for _ in range(3):
+            torch.testing.assert_close(traced(*inputs), function(*inputs), rtol=2e-5, atol=2e-5)
+        assert groups_of(traced) == [["sin", "mul", "sum", "add"]]
+
+
 def with_numbers(x: Tensor, n: int, f: float, flag: bool, sizes: list[int], missing: Tensor | None) -> Tensor:
     y = torch.sub(x * n, x, alpha=f).view(sizes)
     return torch.clamp(y, min=-f, max=None).sum(dim=0, keepdim=flag) + torch.where(y > f, y, -y).mean(0, keepdim=flag)

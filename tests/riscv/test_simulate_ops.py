@@ -58,6 +58,7 @@ CASES: dict[str, Case] = {
     "view": (lambda x: x.view(-1) + 1, R(4, 6)),
     "transpose": (lambda x: x.transpose(0, 1), R(4, 6)),
     "permute": (lambda x: x.permute(2, 0, 1) * 2, R(2, 3, 4)),
+    "expand": (lambda x: x.relu().unsqueeze(0).expand(3, 2, 4), R(2, 4)),
     "flatten": (lambda x: x.flatten(1), R(2, 3, 4)),
     "cat": (lambda a, b: torch.cat([a, b], 1), R(2, 3), R(2, 4)),
     "embedding": (F.embedding, _integers(0, 10, 2, 5), R(10, 6)),
