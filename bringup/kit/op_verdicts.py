@@ -146,18 +146,22 @@ def _check_samples(op: Any, case: Case, setup: Setup, result: CaseResult) -> Non
         result.note = result.note[:MESSAGE_LIMIT]
 
 
-def check_sample(op: Any, case: Case, call: Call, setup: Setup, runs: int = RUNS) -> None:
-    """One sample in every form of its kind: raises ``CpuFails``, ``DeviceFails`` or ``Mismatch``."""
+def check_sample(op: Any, case: Case, call: Call, setup: Setup, runs: int = RUNS, only: str | None = None) -> None:
+    """One sample in every form of its kind, or in the one with that label: raises ``CpuFails``, ``DeviceFails`` or
+    ``Mismatch``."""
     subject = _Subject(op, case, call, setup, runs)
     if case.kind == "backward":
         subject.check(backward_form(op, call))
         return
     forms = forward_forms(op, call)
-    expected = subject.check(next(forms))
+    first = next(forms)
+    expected = subject.check(first) if only in (None, first.label) else subject.on_cpu(first)
     for form in forms:
-        subject.check(form)
+        if only in (None, form.label):
+            subject.check(form)
     for form in out_forms(op, call, expected.value if expected else None):
-        subject.check(form)
+        if only in (None, form.label):
+            subject.check(form)
 
 
 class _Subject:
@@ -175,7 +179,7 @@ class _Subject:
     def check(self, form: Form) -> Outcome | None:
         """Raise unless the device does in this form what the CPU does; gives the CPU's outcome, None if it has none."""
         try:
-            expected = self._on_cpu(form)
+            expected = self.on_cpu(form)
             drew = False
             if self.comparable:
                 drew = self._agrees_with_itself(form, expected)
@@ -194,7 +198,9 @@ class _Subject:
         return expected
 
     # ---- calls ----
-    def _on_cpu(self, form: Form, seed: int = SEED, watched: bool = False) -> Outcome:
+    def on_cpu(self, form: Form, seed: int = SEED, watched: bool = False) -> Outcome:
+        """What the form does there; ``watched`` also says whether it drew random numbers."""
+
         def run() -> Outcome:
             with Draws() if watched else contextlib.nullcontext() as draws:
                 outcome = _seeded(form, "cpu", seed)
@@ -215,7 +221,7 @@ class _Subject:
     # ---- comparisons ----
     def _agrees_with_itself(self, form: Form, expected: Outcome) -> bool:
         """Whether the CPU drew random numbers; raises ``CpuFails`` where two runs of one seed differ."""
-        again = self._on_cpu(form, watched=True)
+        again = self.on_cpu(form, watched=True)
         try:
             compare(expected.value, again.value, "cpu", self.override)
             compare(expected.arguments, again.arguments, None, self.override)
@@ -269,7 +275,7 @@ class _Subject:
         except Mismatch as error:
             raise Mismatch(f"the same seed gives two results: {error}") from None
         seeds = range(SEED + 1, SEED + self.runs)
-        theirs = [expected, *(self._on_cpu(form, seed) for seed in seeds)]
+        theirs = [expected, *(self.on_cpu(form, seed) for seed in seeds)]
         ours = [actual, *(self._on_device(form, seed) for seed in seeds)]
         if not _differ(theirs[0].arguments, theirs[1].arguments):  # else the op fills them with random numbers
             self._check_arguments(expected, actual)

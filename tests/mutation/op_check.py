@@ -135,10 +135,12 @@ def _mutate_sample(op: Any, case: Case, call: Call, device: str, where: str, tal
 
 def _verdict(op: Any, case: Case, call: Call, setup: Setup) -> Exception | None:
     """What the check raises for this sample. All but ``CpuFails`` is a failure of the device."""
+    memory: Any = setup.gather
+    only = None if memory.change is None else memory.label
     try:
-        check_sample(op, case, call, setup)
+        check_sample(op, case, call, setup, only=only)
     except CpuFails as error:
-        return error if setup.gather.change is None else None  # type: ignore[attr-defined]
+        return error if memory.change is None else None
     except Exception as error:
         return error
     return None
