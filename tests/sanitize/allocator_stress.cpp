@@ -15,6 +15,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "runtime/allocator.h"
 #include "runtime/blocking.h"

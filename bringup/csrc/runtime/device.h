@@ -163,8 +163,9 @@ class Device final : public MemoryBackend {
   void finish(int32_t stream); // waits for work that runs, also on a stream that is captured meanwhile
   // Whose memory the stream's new tensors get: its own, or the capture's.
   int32_t memory_pool(int32_t stream) const {
+    if (__builtin_expect(!capturing(stream), 1)) return stream;
     const auto captured = recording(stream);
-    return __builtin_expect(captured != nullptr, 0) ? captured->memory_pool : stream;
+    return captured ? captured->memory_pool : stream;
   }
 
   // ---- events ----

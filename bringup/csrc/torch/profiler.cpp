@@ -57,8 +57,8 @@ struct Stubs final : profiler::ProfilerStubs {
 } // namespace
 
 void register_profiler() {
-  static Stubs stubs;
-  profiler::registerPrivateUse1Methods(&stubs);
+  static auto* stubs = new Stubs(); // never destroyed: a profiler may still run at exit
+  profiler::registerPrivateUse1Methods(stubs);
 }
 
 } // namespace bringup
