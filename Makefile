@@ -72,6 +72,8 @@ format: build $(STAMP)-lint ## rewrites the sources as lint wants them
 # ---- sanitizers: plain programs without torch, which is not instrumented and would only add noise ----
 # What each program of tests/sanitize/ is linked with.
 LINKS_allocator_stress := $(addprefix bringup/csrc/runtime/,allocator.cpp block_pool.cpp memory_report.cpp)
+LINKS_runtime_stress := $(filter-out %philox.cpp,$(wildcard bringup/csrc/runtime/*.cpp))
+FLAGS_runtime_stress := -DBRINGUP_YIELD_POINTS
 LINKS_sim_stress := $(filter %.c,$(SIM))
 LINKS_iss_stress := $(filter %.c,$(ISS))
 
@@ -92,7 +94,7 @@ define stress_program
 build/sanitize/$(1).$(2): $(wildcard tests/sanitize/$(1).c tests/sanitize/$(1).cpp) $(LINKS_$(1)) $(CORE) $(SIM) $(ISS)
 	@mkdir -p build/sanitize
 	@echo "== building $$@"
-	@$$(COMPILE_$$(patsubst .%,%,$$(suffix $$<))) -O1 -g -Wall $(3) -Ibringup/csrc -Ibringup/include \
+	@$$(COMPILE_$$(patsubst .%,%,$$(suffix $$<))) -O1 -g -Wall $(3) $(FLAGS_$(1)) -Ibringup/csrc -Ibringup/include \
 	  $$< $(LINKS_$(1)) -o $$@ -pthread -lm
 build/sanitize/$(1).$(2).ran: build/sanitize/$(1).$(2)
 	@echo "== running $$<"

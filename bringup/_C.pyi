@@ -34,6 +34,9 @@ def device_spec(device: int) -> dict[str, Any]:
     """The fields of DeviceSpec; opens the device."""
 
 def clock(device: int) -> int: ...
+def finish_work(device: int) -> bool:
+    """Waits for all work of a device and keeps its failures for synchronize(); False: the work may still run."""
+
 def synchronize(device: int) -> None: ...
 def shut_down() -> None:
     """Registered with atexit: waits for streams, closes devices; afterwards no driver is called any more."""

@@ -184,7 +184,7 @@ class Driver:
 
     @required
     def free(self, device: int, address: int) -> None:
-        """Gives back what alloc returned."""
+        """Gives back what alloc returned; no queued work uses it any more."""
         raise NotImplementedError("need free")
 
     @required
@@ -255,7 +255,7 @@ class Driver:
 
     @optional("asynchrony")
     def event_destroy(self, device: int, event: int) -> None:
-        """Forgets an event."""
+        """Forgets an event; a stream that still waits for it goes on waiting."""
         raise NotImplementedError
 
     # ---- time ----

@@ -118,5 +118,13 @@ def _rebuild(
     storage = _C.ipc_import(device.index, handle, offset, nbytes)
     if metadata is not None:
         _C.set_storage_metadata(storage, metadata)
-    weakref.finalize(storage, flags.__setitem__, slot, 1)
+    weakref.finalize(storage, _release, device.index, flags, slot)
     return storage
+
+
+def _release(index: int, flags: torch.UntypedStorage, slot: int) -> None:
+    """Tells the sender that its memory is free, once no queued work of ours reads it."""
+    from bringup import _C
+
+    if not _C.is_open(index) or _C.finish_work(index):
+        flags[slot] = 1

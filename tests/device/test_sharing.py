@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 #: A module that spawned processes can import; {device} is filled in.
 PROGRAM = """
-import sys, torch, torch.multiprocessing as mp
+import sys, threading, torch, torch.multiprocessing as mp
 
 def add_one(inbox, outbox):
     x = inbox.get()
@@ -19,6 +19,20 @@ def add_one(inbox, outbox):
     outbox.put((str(x.device), x.tolist()))
     del x
     outbox.put("dropped")
+
+def copy_later(inbox, outbox):
+    # drops what it got while the work that reads it is still queued
+    module, gate = torch.get_device_module(), threading.Event()
+    x = inbox.get()
+    y = torch.zeros_like(x)
+    module.synchronize()
+    module.launch_host_function(lambda: gate.wait(60))
+    y.copy_(x)
+    threading.Timer(0.3, gate.set).start()
+    del x
+    gate.set()
+    module.synchronize()
+    outbox.put(y.tolist())
 
 def receive(inbox, outbox):
     message = inbox.get()
@@ -72,6 +86,17 @@ if __name__ == "__main__":
     worker.join()
 """
 
+LATE = """
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    inbox, outbox = context.Queue(), context.Queue()
+    worker = context.Process(target=copy_later, args=(inbox, outbox))
+    worker.start()
+    inbox.put(torch.full((1000,), 7.0, device="{device}"))
+    assert set(outbox.get(timeout=60)) == {7.0}, "the memory was unmapped under work that was still queued"
+    worker.join()
+"""
+
 
 @pytest.fixture
 def run_program(run_python, tmp_path: Path, device: str):
@@ -91,7 +116,9 @@ def can_share(device: str) -> bool:
     return bringup.active_drivers()[0].driver.offers("ipc_export")
 
 
-@pytest.mark.parametrize("main", [SHARED_WRITE, KINDS, ALIVE], ids=["shared_write", "kinds", "kept_alive"])
+@pytest.mark.parametrize(
+    "main", [SHARED_WRITE, KINDS, ALIVE, LATE], ids=["shared_write", "kinds", "kept_alive", "still_queued"]
+)
 def test_spawned_processes_share_device_memory(run_program, device: str, main: str) -> None:
     if not can_share(device):
         pytest.skip("the driver has no ipc_export")

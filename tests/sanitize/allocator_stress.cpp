@@ -15,9 +15,9 @@
 #include <mutex>
 #include <random>
 #include <thread>
-#include <unordered_map>
 
 #include "runtime/allocator.h"
+#include "runtime/blocking.h"
 
 using namespace bringup;
 
@@ -39,9 +39,12 @@ struct FakeDevice : MemoryBackend {
     for (auto& [address, size] : segments) std::free(reinterpret_cast<void*>(address));
   }
 
-  void maybe_fail() {
+  bool fails() noexcept {
     thread_local std::mt19937_64 random(std::hash<std::thread::id>{}(std::this_thread::get_id()));
-    if (failure_rate > 0 && random() % 10000 < failure_rate * 10000) throw Error(BRINGUP_ERROR, "injected");
+    return failure_rate > 0 && random() % 10000 < failure_rate * 10000;
+  }
+  void maybe_fail() {
+    if (fails()) throw Error(BRINGUP_ERROR, "injected");
   }
   uint64_t raw_alloc(uint64_t nbytes) override {
     maybe_fail();
@@ -62,6 +65,9 @@ struct FakeDevice : MemoryBackend {
       ++violations;
       return;
     }
+    for (const auto& [stream, number] : uses[address])
+      if (worked[stream] < number) ++violations; // that work would write into memory of somebody else
+    uses.erase(address);
     used -= it->second;
     segments.erase(it);
     std::free(reinterpret_cast<void*>(address));
@@ -77,11 +83,24 @@ struct FakeDevice : MemoryBackend {
     maybe_fail();
     return finished >= event;
   }
-  void wait_event(uint64_t event) override {
-    maybe_fail();
+  bool wait_event(uint64_t event, int32_t) noexcept override {
+    if (fails()) return false;
     uint64_t seen = finished;
     while (seen < event && !finished.compare_exchange_weak(seen, event)) {
     }
+    return true;
+  }
+  bool finish_work(int32_t stream) noexcept override {
+    if (fails()) return false;
+    std::lock_guard lock(mutex);
+    for (int32_t i = 0; i < kStreams; ++i)
+      if (stream == kAllStreams || stream == i) worked[i] = queued[i];
+    return true;
+  }
+  // Work that is queued on a stream and uses the segment of an address; it runs whenever finish_work says so.
+  void use(uint64_t address, int32_t stream) {
+    std::lock_guard lock(mutex);
+    uses[std::prev(segments.upper_bound(address))->first][stream] = ++queued[stream];
   }
   void destroy_event(uint64_t event) override {
     if (finished < event) ++violations;
@@ -97,7 +116,10 @@ struct FakeDevice : MemoryBackend {
   std::atomic<long> live_events{0};
   std::mutex mutex;
   uint64_t used = 0, peak = 0, calls = 0;
-  std::unordered_map<uint64_t, uint64_t> segments;
+  std::map<uint64_t, uint64_t> segments;
+  static constexpr int32_t kStreams = 8;
+  uint64_t queued[kStreams] = {}, worked[kStreams] = {};
+  std::map<uint64_t, std::map<int32_t, uint64_t>> uses; // per segment: the last work of each stream on it
 };
 
 // Address ranges that must not be handed out: live blocks, and freed ones until their ticket is done.
@@ -149,6 +171,9 @@ void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& regi
     held[index] = held.back();
     held.pop_back();
     if (!intact(victim)) ++violations;
+    const bool pooled =
+        victim.block->stream >= FakeDevice::kStreams; // a graph's memory is used wherever it is replayed
+    device.use(victim.block->address, pooled ? static_cast<int32_t>(random() % 3) : victim.block->stream);
     registry.leave(device, victim.block->address, victim.recorded);
     allocator.free(victim.block);
   };
@@ -321,6 +346,42 @@ void pools_of_graphs() {
   everything_returns(allocator, device, "pools of graphs");
 }
 
+// A driver in Python: it needs the GIL, which the thread that waits for its memory holds.
+std::mutex g_gil;
+thread_local bool t_has_gil = false;
+struct PythonDevice : FakeDevice {
+  using FakeDevice::FakeDevice;
+  void raw_free(uint64_t address) override {
+    inside = true;
+    std::lock_guard lock(g_gil);
+    FakeDevice::raw_free(address);
+  }
+  std::atomic<bool> inside{false};
+};
+
+void waiting_lets_the_gil_go() {
+  blocking_hooks = {[]() -> void* {
+                      if (t_has_gil) g_gil.unlock();
+                      return std::exchange(t_has_gil, false) ? &g_gil : nullptr;
+                    },
+                    [](void*) {
+                      g_gil.lock();
+                      t_has_gil = true;
+                    }};
+  PythonDevice device(64 * MiB);
+  CachingAllocator allocator(device);
+  allocator.free(allocator.allocate(40 * MiB, 1));
+  g_gil.lock();
+  t_has_gil = true;
+  std::thread other([&] { allocator.empty_cache(); });
+  while (!device.inside) std::this_thread::yield();
+  check(error_of(allocator, 40 * MiB).empty(), "memory that a Python driver is just giving back is waited for");
+  g_gil.unlock();
+  t_has_gil = false;
+  blocking_hooks = {};
+  other.join();
+}
+
 void fraction_limit() {
   FakeDevice device(400 * MiB);
   CachingAllocator allocator(device);
@@ -392,6 +453,7 @@ int main(int argc, char** argv) {
   failing_events();
   pools_of_graphs();
   fraction_limit();
+  waiting_lets_the_gil_go();
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;
 }

@@ -46,11 +46,16 @@ struct PretendedDevice : MemoryBackend {
     std::lock_guard lock(mutex);
     return completed[static_cast<int32_t>(event >> 32)] >= (event & 0xFFFFFFFF);
   }
-  void wait_event(uint64_t event) override {
+  bool wait_event(uint64_t event, int32_t) noexcept override {
     enter();
     std::lock_guard lock(mutex);
     uint64_t& done = completed[static_cast<int32_t>(event >> 32)];
     done = std::max(done, event & 0xFFFFFFFF);
+    return true;
+  }
+  bool finish_work(int32_t) noexcept override {
+    enter();
+    return true;
   }
   void destroy_event(uint64_t) override {
     std::lock_guard lock(mutex);

@@ -126,7 +126,8 @@ HostCall::Shared& HostCall::shared_of(c10::StorageImpl* storage) {
   for (Shared& known : shared_)
     if (known.device == storage) return known;
   // Only zero-copy calls come here: the others met every storage in pass 1.
-  shared_.push_back({storage, host_alias(storage, device_->spec().host_offset), 0, 0});
+  const int64_t offset = device_->spec().host_offset;
+  shared_.push_back({storage, may_be_kept_ ? holding_alias(storage, offset) : host_alias(storage, offset), 0, 0});
   return shared_.back();
 }
 

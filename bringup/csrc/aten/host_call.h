@@ -18,7 +18,8 @@ namespace bringup {
 
 class HostCall {
  public:
-  explicit HostCall(const char* op_name) : op_(op_name) {}
+  // may_be_kept: the kernel is a user's, who may keep an argument: its stand-in then holds the device's storage.
+  explicit HostCall(const char* op_name, bool may_be_kept = false) : op_(op_name), may_be_kept_(may_be_kept) {}
 
   // Pass 1: every tensor argument, and which CPU tensors the op takes in its place: none, numbers (0-dim), or any.
   enum class Accept { device, numbers, any };
@@ -62,6 +63,7 @@ class HostCall {
   [[noreturn]] void mixed_devices(c10::Device other) const { bringup::mixed_devices(op_, index_, other); }
 
   const char* op_;
+  const bool may_be_kept_;
   c10::DeviceIndex index_ = -1;
   Device* device_ = nullptr;
   bool zero_copy_ = false;

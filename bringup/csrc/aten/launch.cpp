@@ -32,7 +32,9 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
   c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
   for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(given.device, nbytes));
   c10::SmallVector<uint64_t, 24> args;
-  Recording* recording = device.recording(stream);
+  const std::shared_ptr<Recording> recording = device.recording(stream);
+  for (const PhiloxState& draw : given.draws) // its numbers are the graph's, and the graph is complete without this op
+    TORCH_CHECK(!draw.captured || recording, label, ": the capture ended while this op was drawing random numbers");
   for (const KernelLaunch& kernel : plan.launches) {
     if (kernel.units == 0) continue;
     args.assign(kernel.args.begin(), kernel.args.end());
@@ -78,8 +80,8 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
         if (!draw.captured) device.refuse_capture(stream, "random numbers from outside the capture");
         draws.push_back({position, static_cast<uint32_t>(draw.seed), source == Source::seed, draw.offset});
       }
-      recording->add(label, false, kernel.kernel, work, draws);
-      continue;
+      if (recording->add(label, false, kernel.kernel, work, draws)) continue;
+      TORCH_CHECK(draws.empty(), label, ": the capture ended while this op was drawing random numbers");
     }
     try {
       device.launch(kernel.kernel, work, stream);

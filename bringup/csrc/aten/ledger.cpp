@@ -37,28 +37,29 @@ Book& book() {
 std::atomic<int> g_policy{static_cast<int>(Policy::allow)};
 
 // PyTorch's own kernels take these arguments from the CPU whatever the device of the rest.
-bool takes_cpu_tensors(const std::string& base) {
-  static const std::unordered_set<std::string> ops = {"aten::index",
-                                                      "aten::index_put",
-                                                      "aten::index_put_",
-                                                      "aten::_index_put_impl_",
-                                                      "aten::_unsafe_index",
-                                                      "aten::_unsafe_index_put",
-                                                      "aten::_pack_padded_sequence",
-                                                      "aten::_pad_packed_sequence",
-                                                      "aten::tensor_split",
-                                                      "aten::repeat_interleave",
-                                                      "aten::_ctc_loss",
-                                                      "aten::_embedding_bag",
-                                                      "aten::_fused_adam_",
-                                                      "aten::_fused_adamw_",
-                                                      "aten::_fused_sgd_",
-                                                      "aten::_fused_adagrad_",
-                                                      "aten::_amp_foreach_non_finite_check_and_unscale_",
-                                                      "aten::_amp_update_scale_",
-                                                      "aten::_pack_padded_sequence_backward",
-                                                      "aten::_cudnn_ctc_loss"};
-  return ops.count(base) > 0;
+bool takes_from_cpu(const std::string& base, const std::string& argument) {
+  static const std::unordered_set<std::string> arguments = {
+      "aten::index indices",
+      "aten::_unsafe_index indices",
+      "aten::index_put indices",
+      "aten::index_put_ indices",
+      "aten::_index_put_impl_ indices",
+      "aten::_unsafe_index_put indices",
+      "aten::_pack_padded_sequence lengths",
+      "aten::_pack_padded_sequence_backward batch_sizes",
+      "aten::_pad_packed_sequence batch_sizes",
+      "aten::_ctc_loss input_lengths",
+      "aten::_ctc_loss target_lengths",
+      "aten::_ctc_loss_backward input_lengths",
+      "aten::_ctc_loss_backward target_lengths",
+  };
+  return arguments.count(base + " " + argument) > 0;
+}
+
+// Numbers that CUDA's kernels read on the device, or refuse; a learning rate may come from anywhere.
+bool takes_from_device_only(const std::string& base, const std::string& argument) {
+  return (base.starts_with("aten::_fused_") && argument == "state_steps") ||
+         (base.starts_with("aten::_amp_") && (argument == "inv_scale" || argument == "found_inf"));
 }
 
 // Their schemas do not say that the running statistics are written.
@@ -91,12 +92,16 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
     : schema(op_schema),
       base_name(op_schema.name()),
       name(op_schema.name() + (op_schema.overload_name().empty() ? "" : "." + op_schema.overload_name())),
-      shows_requires_grad(op_schema.name() == "aten::_sparse_mm_reduce_impl"),
-      cpu_tensors_allowed(takes_cpu_tensors(op_schema.name())) {
+      shows_requires_grad(op_schema.name() == "aten::_sparse_mm_reduce_impl") {
   is_aten = base_name.rfind("aten::", 0) == 0;
-  for (const auto& argument : schema.arguments())
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& argument = schema.arguments()[i];
     mutated.push_back((argument.alias_info() && argument.alias_info()->isWrite()) ||
                       writes_without_saying(base_name, argument.name()));
+    if (i >= 64) continue;
+    from_cpu |= static_cast<uint64_t>(takes_from_cpu(base_name, argument.name())) << i;
+    device_only |= static_cast<uint64_t>(takes_from_device_only(base_name, argument.name())) << i;
+  }
   for (const auto& result : schema.returns()) {
     int source = -1;
     if (const auto* alias = result.alias_info()) {

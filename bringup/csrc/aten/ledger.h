@@ -33,7 +33,9 @@ struct OpRecord {
   bool is_aten = false;               // its CPU kernel is PyTorch's own, no user code
   bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)
   bool shows_requires_grad = false;   // its kernel computes more when a gradient will be asked for
-  bool cpu_tensors_allowed = false;   // lengths and indices that PyTorch itself accepts on the CPU
+  // One bit per argument. Elsewhere a CPU tensor may only stand for a number (0-dim), and only where it is not written.
+  uint64_t from_cpu = 0;    // lengths and indices that PyTorch itself accepts on the CPU
+  uint64_t device_only = 0; // what it takes from the device alone, numbers too
 
   // The ledger's row.
   std::atomic<uint64_t> calls{0}, bytes{0}, nanoseconds{0};

@@ -34,14 +34,13 @@ at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex inde
 void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::DispatchKey cpu_key, torch::jit::Stack* stack) {
   const auto& arguments = record.schema.arguments();
   const size_t first = stack->size() - arguments.size();
-  HostCall call(record.name.c_str());
+  HostCall call(record.name.c_str(), /*may_be_kept=*/!record.is_aten);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
-    // CPU numbers stand for scalars, and some ops take indices or lengths from the CPU: never what they write to, nor
-    // the tensor that is indexed.
-    const auto accept = record.mutated[i]                     ? HostCall::Accept::device
-                        : record.cpu_tensors_allowed && i > 0 ? HostCall::Accept::any
-                                                              : HostCall::Accept::numbers;
+    // CPU numbers stand for scalars, and some ops take indices or lengths from the CPU: never what they write to.
+    const auto accept = record.mutated[i] || (record.device_only >> (i & 63) & 1) ? HostCall::Accept::device
+                        : record.from_cpu >> (i & 63) & 1                         ? HostCall::Accept::any
+                                                                                  : HostCall::Accept::numbers;
     each_tensor(value, [&](const at::Tensor& tensor) { call.add(tensor, accept); });
     if (value.isDevice() && value.toDevice().type() == kDeviceType) call.set_device(resolve(value.toDevice()));
   }

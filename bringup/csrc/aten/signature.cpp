@@ -47,7 +47,7 @@ const c10::DispatchKeySet kOdd({c10::DispatchKey::Conjugate, c10::DispatchKey::N
 
 } // namespace
 
-ArgumentRules::ArgumentRules(const OpRecord& record) : moves_cpu_tensors(record.cpu_tensors_allowed) {
+ArgumentRules::ArgumentRules(const OpRecord& record) : from_cpu(record.from_cpu), device_only(record.device_only) {
   bool reads_tensors = false;
   for (size_t i = 0; i < record.schema.arguments().size(); ++i) {
     const auto& argument = record.schema.arguments()[i];
@@ -156,7 +156,13 @@ Fit Signature::read(const ArgumentRules& rules, torch::jit::Stack* stack) {
   for (size_t i = 0; i < rules.arguments.size() && fit == Fit::kernel; ++i) {
     const auto [kind, is_mutated] = rules.arguments[i];
     c10::IValue& value = (*stack)[first + i];
-    if (C10_UNLIKELY(rules.moves_cpu_tensors && kind <= Kind::tensors && i > 0 && !is_mutated)) move_to_device(value);
+    if (C10_UNLIKELY(rules.from_cpu >> (i & 63) & 1)) move_to_device(value);
+    if (C10_UNLIKELY(rules.device_only >> (i & 63) & 1)) {
+      each_tensor(value, [&](const at::Tensor& tensor) {
+        if (tensor.is_cpu()) fit = Fit::mixed, stranger = tensor.device();
+      });
+      if (fit != Fit::kernel) break;
+    }
     switch (kind) {
       case Kind::tensor:
         if (value.isTensor())

@@ -21,7 +21,8 @@ struct ArgumentRules {
 
   std::vector<Argument> arguments;
   bool numbers_are_keys = false; // no tensor goes in: arange's numbers say how much comes out
-  bool moves_cpu_tensors;        // indices that PyTorch takes from the CPU are brought to the device
+  // One bit per argument: indices that PyTorch takes from the CPU are brought to the device; CPU numbers are refused.
+  uint64_t from_cpu, device_only;
 };
 
 class Signature {

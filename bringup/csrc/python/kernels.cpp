@@ -257,7 +257,7 @@ void bind_kernels(py::module_& module) {
   module.def("set_kernel_resolver", &resolve_with);
   module.def("before_first_use", [](py::object function) {
     first_use = new py::object(std::move(function));
-    before_first_use = &call_first_use;
+    FirstUse::get().set(&call_first_use);
   });
   module.def(
       "register_kernels",

@@ -171,6 +171,7 @@ void attach(const std::string& type_name) {
   register_graphs();
   register_hooks();
   register_library_ops();
+  register_profiler();
   register_metadata_pickling();
 }
 
@@ -203,10 +204,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_open", [](int device) { return device_at(device).is_open(); });
   module.def("device_spec", &device_spec);
   module.def("clock", [](int device) { return translated([&] { return device_at(device).clock(); }); }, NoGil());
+  module.def("finish_work", [](int device) { return device_at(device).finish_work(kAllStreams); }, NoGil());
   module.def("synchronize", [](int device) { translated([&] { device_at(device).synchronize(); }); }, NoGil());
   module.def(
       "shut_down",
       [] {
+        Registry::get().tell_unheard_failures(); // before the fence's work takes them
         fence_autograd_workers();
         Registry::get().shut_down();
       },

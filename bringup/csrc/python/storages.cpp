@@ -94,7 +94,8 @@ struct Imported {
 void close_imported(void* context) {
   std::unique_ptr<Imported> imported(static_cast<Imported*>(context));
   Device& device = Registry::get().device(imported->device);
-  if (device.usable())
+  // Any stream of the device may still read it. What cannot be waited for stays mapped: better lost than wrong.
+  if (device.usable() && device.finish_work(kAllStreams))
     device.driver.call_quietly(
         [&] { device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address); });
 }

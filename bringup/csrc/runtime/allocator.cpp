@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/block_pool.h"
+#include "runtime/blocking.h"
 
 namespace bringup {
 namespace {
@@ -21,13 +22,14 @@ namespace {
 constexpr uint64_t kNoLimit = UINT64_MAX;
 constexpr uint64_t kMaxRequest = 1ull << 62; // beyond it rounding could overflow
 // How long an allocation that found no memory waits for another thread that is inside raw_alloc or raw_free just then.
-// Bounded, because the caller may hold the GIL that the other thread needs.
+// Bounded: there may always be one.
 constexpr auto kPatience = std::chrono::milliseconds(200);
 
 // An event of the driver that holds a block back. Shared: several threads may query it at the same time; the last one
 // destroys it, never under the mutex.
 struct PendingEvent {
-  PendingEvent(MemoryBackend& backend, BlockNode* node, int32_t stream) : backend(&backend), node(node) {
+  PendingEvent(MemoryBackend& backend, BlockNode* node, int32_t stream)
+      : backend(&backend), node(node), stream(stream) {
     handle = backend.record_event(stream);
   }
   PendingEvent(const PendingEvent&) = delete;
@@ -41,6 +43,7 @@ struct PendingEvent {
 
   MemoryBackend* backend;
   BlockNode* node;
+  const int32_t stream;
   uint64_t handle = 0;
   std::atomic<bool> done{false};
 };
@@ -162,13 +165,8 @@ struct CachingAllocator::State {
       ++pool.stats.num_sync_all_streams;
       for (auto& [stream, queue] : pending) events.insert(events.end(), queue.begin(), queue.end());
     }
-    for (auto& event : events) {
-      try {
-        if (!event->done) backend.wait_event(event->handle);
-        event->done = true;
-      } catch (...) {
-      }
-    }
+    for (auto& event : events)
+      if (event->done || backend.wait_event(event->handle, event->stream)) event->done = true;
     std::lock_guard lock(mutex);
     sweep(true, dead);
   }
@@ -206,7 +204,9 @@ struct CachingAllocator::State {
     return node;
   }
 
-  // Returns wholly free segments, all or those of one pool, to the driver; one that it refuses stays in the cache.
+  // Returns wholly free segments, all or those of one pool, to the driver; one that it refuses stays in the cache, and
+  // one whose stream does not end. A block is free as soon as the host is done with it: its stream may still work on
+  // it, and any stream may have replayed a graph on the memory of a pool.
   std::exception_ptr release_cached(int32_t only = kAnyPool) {
     std::vector<Segment> segments;
     {
@@ -215,9 +215,13 @@ struct CachingAllocator::State {
       ++changing;
     }
     std::exception_ptr first_error;
+    std::map<int32_t, bool> idle;
     for (const Segment& segment : segments) {
+      const int32_t stream = segment.stream < kFirstPool ? segment.stream : kAllStreams;
+      if (!idle.count(stream)) idle[stream] = backend.finish_work(stream);
       std::exception_ptr error;
       try {
+        if (!idle[stream]) throw Error(BRINGUP_ERROR, backend.label() + ": a stream cannot be waited for");
         backend.raw_free(segment.address);
       } catch (...) {
         error = std::current_exception();
@@ -273,9 +277,15 @@ struct CachingAllocator::State {
       if (segment > rounded) { // almost full: the exact size may still fit
         if (BlockNode* node = grow(rounded, rounded, requested, stream)) return node;
       }
-      std::unique_lock lock(mutex);
-      if (changing == 0 && changes == seen) return nullptr; // no other thread had our memory in its hands
-      if (!changed.wait_until(lock, deadline, [&] { return changing == 0; })) return nullptr;
+      {
+        std::lock_guard lock(mutex);
+        if (changing == 0 && changes == seen) return nullptr; // no other thread had our memory in its hands
+      }
+      {
+        Blocking blocking; // that thread may need the GIL
+        std::unique_lock lock(mutex);
+        if (!changed.wait_until(lock, deadline, [&] { return changing == 0; })) return nullptr;
+      }
       if (std::chrono::steady_clock::now() > deadline) return nullptr;
     }
   }

@@ -22,10 +22,14 @@ struct MemoryBackend {
   virtual uint64_t raw_memory() = 0; // total bytes of the device
   virtual uint64_t record_event(int32_t stream) = 0;
   virtual bool query_event(uint64_t event) = 0;
-  virtual void wait_event(uint64_t event) = 0; // blocks the caller
+  // These two block the caller, and keep what failed meanwhile for the user. False: the work may still run.
+  virtual bool wait_event(uint64_t event, int32_t stream) noexcept = 0;
+  virtual bool finish_work(int32_t stream) noexcept = 0; // all that is queued so far; kAllStreams: of every stream
   virtual void destroy_event(uint64_t event) = 0;
   virtual std::string label() = 0; // "sim:0", for messages
 };
+
+constexpr int32_t kAllStreams = -1;
 
 class CachingAllocator;
 
@@ -105,7 +109,8 @@ class CachingAllocator {
   int32_t make_pool();
   void release_pool(int32_t pool) noexcept;
 
-  // Waits for deferred blocks, then returns every wholly free segment to the driver. Throws the driver's first error.
+  // Waits for deferred blocks, then returns every wholly free segment to the driver, once no stream works on it any
+  // more. Throws the driver's first error.
   void empty_cache();
   // Upper bound of reserved bytes, as a share of the device's memory, in [0, 1]; 1.0 lifts it.
   void set_fraction(double fraction);

@@ -4,14 +4,11 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 namespace bringup {
-
-BlockingHooks blocking_hooks;
-std::atomic<void (*)()> before_first_use{nullptr};
 
 namespace {
 
@@ -75,6 +72,43 @@ void Driver::fail(int32_t status, const char* function, int32_t device) const {
               message);
 }
 
+// ---- FirstUse ----
+
+FirstUse& FirstUse::get() {
+  static auto* first = new FirstUse();
+  return *first;
+}
+
+void FirstUse::set(void (*hook)()) {
+  std::lock_guard lock(mutex_);
+  hook_ = hook;
+  done_ = hook == nullptr;
+}
+
+void FirstUse::run() {
+  {
+    Blocking blocking;
+    std::unique_lock lock(mutex_);
+    if (runner_ == std::this_thread::get_id()) return;
+    ended_.wait(lock, [&] { return runner_ == std::thread::id(); });
+    if (done_) return;
+    runner_ = std::this_thread::get_id();
+  }
+  auto end = [&](bool done) {
+    std::lock_guard lock(mutex_);
+    runner_ = {};
+    done_.store(done, std::memory_order_release);
+    ended_.notify_all();
+  };
+  try {
+    hook_();
+  } catch (...) {
+    end(false);
+    throw;
+  }
+  end(true);
+}
+
 // ---- Device: opening ----
 
 Device::Device(Driver& owner, int32_t local_index, int32_t global_index)
@@ -93,6 +127,7 @@ void Device::refuse(State state) {
 }
 
 void Device::open_slow() {
+  if (usable()) FirstUse::get().ensure(); // before this device is on its way: the thread that registers may open it too
   std::unique_lock<std::mutex> lock(open_mutex_);
   while (state_.load() == State::opening) {
     lock.unlock();
@@ -113,14 +148,6 @@ void Device::open_slow() {
   std::string complaint;
   try {
     driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
-    if (auto* hook = before_first_use.exchange(nullptr)) {
-      try {
-        hook();
-      } catch (...) {
-        before_first_use = hook; // tried again with the next use
-        throw;
-      }
-    }
   } catch (const Error& error) {
     failure = error;
   }
@@ -185,7 +212,7 @@ uint64_t Device::stream_handle(int32_t stream) {
   uint64_t handle = 0;
   driver.call("stream_create", local,
               [&] { return driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle); });
-  std::unique_lock<std::mutex> lock(slot.creating);
+  std::unique_lock<std::mutex> lock(slot.mutex);
   if (slot.created) { // another thread was faster
     lock.unlock();
     driver.call_quietly([&] { driver.api.stream_destroy(driver.api.self, local, handle); });
@@ -196,130 +223,18 @@ uint64_t Device::stream_handle(int32_t stream) {
   return handle;
 }
 
-void Device::synchronize_stream(int32_t stream) {
-  check_stream(stream);
-  refuse_capture(stream, "waiting for a stream");
-  finish(stream);
-}
-
-void Device::finish(int32_t stream) {
-  if (!driver.asynchronous || !is_open()) return;
-  Stream& slot = streams_[stream];
-  const uint64_t seen = slot.queued.load(std::memory_order_acquire); // what other threads queue from here on stays busy
-  Event event = record_now(stream);
-  try {
-    wait(event);
-  } catch (...) {
-    destroy(event);
-    throw;
-  }
-  destroy(event);
-  uint64_t known = slot.finished.load(std::memory_order_relaxed);
-  while (known < seen && !slot.finished.compare_exchange_weak(known, seen, std::memory_order_acq_rel)) {
-  }
-}
-
-void Device::synchronize() {
-  for (int32_t stream = 0; stream < kStreams; ++stream)
-    if (Recording* captured = recording(stream); captured && captured->refuses_waiting())
-      refuse_capture(stream, "waiting for the device");
-  for (int32_t stream = 0; stream < kStreams; ++stream)
-    if (streams_[stream].created.load(std::memory_order_acquire)) finish(stream);
-}
-
-bool Device::query_stream(int32_t stream) {
-  check_stream(stream);
-  refuse_capture(stream, "asking whether a stream is idle");
-  if (!driver.asynchronous || !is_open() || !busy(stream)) return true;
-  Event event = record(stream);
-  bool done = query(event);
-  destroy(event);
-  return done;
-}
-
-// ---- Device: events ----
-
-Event Device::record(int32_t stream) {
-  check_stream(stream);
-  if (const Recording* captured = recording(stream)) return Event{0, 0, captured->id};
-  return record_now(stream);
-}
-
-Event Device::record_now(int32_t stream) {
-  ensure_open();
-  Event event;
-  if (driver.asynchronous)
-    driver.call("event_record", local,
-                [&] { return driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle); });
-  else
-    event.nanoseconds = clock();
-  return event;
-}
-
-bool Device::query(const Event& event) {
-  refuse_captured(event);
-  if (!driver.asynchronous || event.handle == 0) return true;
-  int32_t done = 0;
-  driver.call("event_query", local,
-              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
-  return done != 0;
-}
-
-void Device::wait(const Event& event) {
-  refuse_captured(event);
-  if (!driver.asynchronous || event.handle == 0) return;
-  int32_t done = 0; // asking first saves letting the GIL go for work that is long done
-  driver.call("event_query", local,
-              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
-  if (done && !driver.kernels) return;
-  // A kernel that failed is reported here: also by one that is done, at once.
-  std::optional<Blocking> blocking;
-  if (!done) blocking.emplace();
-  driver.call("event_wait", local,
-              [&] { return driver.api.event_wait(driver.api.self, local, event.handle, local, -1); });
-}
-
-void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
-  if (wait_in_capture(event, waiting, wait_stream)) return;
-  if (!driver.asynchronous || event.handle == 0) return;
-  if (&waiting.driver != &driver) { // two drivers know nothing of each other: the host waits in between
-    wait(event);
-    return;
-  }
-  driver.call("event_wait", local, [&] {
-    return driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
-                                 static_cast<int64_t>(waiting.stream_handle(wait_stream)));
-  });
-  waiting.mark_busy(wait_stream);
-}
-
-double Device::elapsed_ms(const Event& start, const Event& end) {
-  if (!driver.asynchronous)
-    return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
-  double milliseconds = 0;
-  driver.call("event_elapsed", local, [&] {
-    return driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds);
-  });
-  return milliseconds;
-}
-
-void Device::destroy(Event& event) {
-  if (driver.asynchronous && event.handle != 0 && usable())
-    driver.call_quietly([&] { driver.api.event_destroy(driver.api.self, local, event.handle); });
-  event.handle = 0;
-}
-
 // ---- Device: work ----
 
 void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
                   const bringup_placement* placement) {
   if (nbytes == 0) return;
   ensure_open();
-  if (Recording* captured = recording(stream)) {
+  if (const auto captured = recording(stream)) {
     if (kind != BRINGUP_DEVICE_TO_DEVICE) refuse_capture(stream, "a copy between host and device");
     const uint64_t args[] = {dst, src, nbytes};
-    return captured->add("copy", true, 0, {args, 3});
+    if (captured->add("copy", true, 0, {args, 3})) return;
   }
+  if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
   driver.call("copy", local, [&] {
     return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
   });
@@ -336,8 +251,9 @@ uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, const std::str
 }
 
 void Device::launch(uint64_t kernel, bringup_launch& work, int32_t stream) {
-  if (Recording* captured = recording(stream))
-    return captured->add(NamedWork::current ? NamedWork::current : "kernel", false, kernel, work);
+  if (const auto captured = recording(stream))
+    if (captured->add(NamedWork::current ? NamedWork::current : "kernel", false, kernel, work)) return;
+  if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
   uint32_t finished = 0;
   if (!work.finished) work.finished = &finished;
   work.stream = stream_handle(stream);
@@ -399,13 +315,6 @@ void Device::raw_free(uint64_t address) {
 }
 
 uint64_t Device::raw_memory() { return spec().memory_bytes; }
-uint64_t Device::record_event(int32_t stream) { return record_now(stream).handle; }
-bool Device::query_event(uint64_t event) { return query(Event{event, 0}); }
-void Device::wait_event(uint64_t event) { wait(Event{event, 0}); }
-void Device::destroy_event(uint64_t event) {
-  Event copy{event, 0};
-  destroy(copy);
-}
 
 // ---- Registry ----
 
@@ -445,14 +354,25 @@ Device* Registry::find(uint64_t address) {
   return nullptr;
 }
 
-void Registry::shut_down() {
+void Registry::tell_unheard_failures() {
   for (auto& device : devices_) {
     if (!device->is_open()) continue;
-    try {
-      device->synchronize();
-    } catch (const Error&) {
-      // Nobody is left to hear it, and closing must go on.
+    device->finish_work(kAllStreams);
+    for (int32_t stream = 0; stream < Device::kStreams; ++stream) {
+      try {
+        device->tell_failure(stream);
+      } catch (const Error& error) {
+        std::fprintf(stderr, "bringup: queued work of %s failed, and nothing waited for it: %s\n",
+                     device->label().c_str(), error.what());
+      }
     }
+  }
+}
+
+void Registry::shut_down() {
+  tell_unheard_failures();
+  for (auto& device : devices_) {
+    if (!device->is_open()) continue;
     device->state_ = Device::State::closed;
     if (device->driver.api.close)
       device->driver.call_quietly([&] { device->driver.api.close(device->driver.api.self, device->local); });

@@ -6,10 +6,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/allocator.h"
+#include "runtime/blocking.h"
 #include "runtime/error.h"
 #include "runtime/recording.h"
 
@@ -73,6 +75,31 @@ struct Event {
   uint64_t handle = 0;
   uint64_t nanoseconds = 0;
   uint64_t recording = 0; // of a captured stream: the capture, and nothing else
+  int32_t stream = 0;
+};
+
+class Device;
+
+// What a user calls an event: recorded again and again, by any thread, while others wait for what it was. Whoever uses
+// a mark holds it; the last one destroys the driver's event.
+class EventSlot {
+ public:
+  struct Mark {
+    Mark(Device& device, Event event) : device(device), event(event) {}
+    Mark(const Mark&) = delete;
+    ~Mark();
+    Device& device;
+    const Event event;
+  };
+  std::shared_ptr<const Mark> get() const {
+    std::lock_guard lock(mutex_);
+    return mark_;
+  }
+  void record(Device& device, int32_t stream);
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Mark> mark_;
 };
 
 class Device final : public MemoryBackend {
@@ -113,26 +140,30 @@ class Device final : public MemoryBackend {
     const Stream& slot = streams_[stream];
     return slot.finished.load(std::memory_order_acquire) < slot.queued.load(std::memory_order_acquire);
   }
+  bool failed(int32_t stream) const { return streams_[stream].failed.load(std::memory_order_relaxed); }
   // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
-    if (__builtin_expect(recording(stream) != nullptr, 0)) refuse_capture(stream, "work on the host");
+    if (__builtin_expect(capturing(stream), 0)) refuse_capture(stream, "work on the host");
     if (__builtin_expect(busy(stream), 0)) finish(stream);
   }
   void synchronize_stream(int32_t stream);
-  void synchronize();
+  void synchronize(); // waits for every stream, then throws the first failure with the others behind it
   bool query_stream(int32_t stream);
 
   // ---- capture: while a stream has a recording, launches and copies inside the device are written down, not run ----
-  Recording* recording(int32_t stream) const { return streams_[stream].recording.load(std::memory_order_acquire); }
-  void begin_capture(Recording& recording, int32_t stream);
-  void end_capture(Recording& recording) noexcept; // of all streams that have joined it
+  bool capturing(int32_t stream) const { return streams_[stream].captured.load(std::memory_order_acquire); }
+  std::shared_ptr<Recording> recording(int32_t stream) const { // shared: another thread may end the capture meanwhile
+    return __builtin_expect(capturing(stream), 0) ? recording_slowly(stream) : nullptr;
+  }
+  void begin_capture(const std::shared_ptr<Recording>& recording, int32_t stream);
+  void end_capture(const std::shared_ptr<Recording>& recording) noexcept; // of all streams that have joined it
   // Error, also of the whole capture, if the stream is captured: the thing asked for cannot be.
   void refuse_capture(int32_t stream, const char* what);
   void replay(const Steps& steps, int32_t stream, const RandomState* states); // of the generators
   void finish(int32_t stream); // waits for work that runs, also on a stream that is captured meanwhile
   // Whose memory the stream's new tensors get: its own, or the capture's.
   int32_t memory_pool(int32_t stream) const {
-    const Recording* captured = recording(stream);
+    const auto captured = recording(stream);
     return __builtin_expect(captured != nullptr, 0) ? captured->memory_pool : stream;
   }
 
@@ -142,7 +173,7 @@ class Device final : public MemoryBackend {
   void wait(const Event& event);                                       // the calling thread
   void wait(const Event& event, Device& waiting, int32_t wait_stream); // a stream, of any driver
   double elapsed_ms(const Event& start, const Event& end);
-  void destroy(Event& event);
+  void destroy(const Event& event);
 
   // ---- work ----
   void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
@@ -162,7 +193,8 @@ class Device final : public MemoryBackend {
   uint64_t raw_memory() override;
   uint64_t record_event(int32_t stream) override;
   bool query_event(uint64_t event) override;
-  void wait_event(uint64_t event) override;
+  bool wait_event(uint64_t event, int32_t stream) noexcept override;
+  bool finish_work(int32_t stream) noexcept override;
   void destroy_event(uint64_t event) override;
 
  private:
@@ -174,13 +206,23 @@ class Device final : public MemoryBackend {
     std::atomic<bool> created{false};
     std::atomic<uint64_t> queued{0};   // calls that may have left work behind
     std::atomic<uint64_t> finished{0}; // of those, how many are known to be done: it never runs ahead of the truth
-    std::atomic<Recording*> recording{nullptr};
-    std::mutex creating;
+    std::atomic<bool> failed{false};   // there is a `failure`
+    std::atomic<bool> captured{false}; // there is a `recording`
+    mutable std::mutex mutex;          // of what follows, and of creating the stream
+    std::optional<Error> failure;      // of queued work, met by a wait that the user does not see
+    std::shared_ptr<Recording> recording;
   };
 
   void open_slow();
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream);
+  std::optional<Error> wait_for(const Event& event);
+  void keep_failure(int32_t stream, const Error& error) noexcept;
+  // Throws what was kept of the stream's failures, and the one just met.
+  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
+  void finish_until(int32_t stream, uint64_t seen);
+  std::shared_ptr<Recording> recording_slowly(int32_t stream) const;
+  std::shared_ptr<Recording> join_capture(const std::shared_ptr<Recording>& recording, int32_t stream);
   static void refuse_captured(const Event& event);
   bool wait_in_capture(const Event& event, Device& waiting, int32_t wait_stream);
 
@@ -207,6 +249,8 @@ class Registry {
   }
   // The device whose allocator holds this address, or nullptr.
   Device* find(uint64_t address);
+  // Waits for all work, and writes failures that nobody has heard of to stderr: there is nobody left to throw them at.
+  void tell_unheard_failures();
   // No driver is called after this.
   void shut_down();
   bool in_bad_fork() const { return forked_.load(std::memory_order_relaxed); }
@@ -223,28 +267,22 @@ class Registry {
   std::atomic<bool> forked_{false};
 };
 
-// The runtime blocks in a few places; a thread that holds Python's GIL must let go of it there, because the work it
-// waits for may be a Python driver. The Python binding fills these in; without it they do nothing.
-struct BlockingHooks {
-  void* (*enter)() = nullptr;
-  void (*leave)(void*) = nullptr;
-};
-extern BlockingHooks blocking_hooks;
-
-// Called once, while the first device is being opened: others who want it wait. Throws Error.
-extern std::atomic<void (*)()> before_first_use;
-
-class Blocking {
+// What has to be done once in this process before any device is open: whoever opens one waits for it, without the GIL.
+class FirstUse {
  public:
-  Blocking() : token_(blocking_hooks.enter ? blocking_hooks.enter() : nullptr) {}
-  ~Blocking() {
-    if (token_) blocking_hooks.leave(token_);
+  static FirstUse& get();
+  void set(void (*hook)()); // which throws Error: then it is tried again with the next use
+  void ensure() {
+    if (__builtin_expect(!done_.load(std::memory_order_acquire), 0)) run();
   }
-  Blocking(const Blocking&) = delete;
-  Blocking& operator=(const Blocking&) = delete;
 
  private:
-  void* token_;
+  void run();
+  std::atomic<bool> done_{true};
+  std::mutex mutex_; // of what follows
+  std::condition_variable ended_;
+  void (*hook_)() = nullptr;
+  std::thread::id runner_; // nobody, or the thread that is inside the hook: it may open devices
 };
 
 } // namespace bringup

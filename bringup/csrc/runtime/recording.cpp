@@ -12,13 +12,15 @@ static std::atomic<uint64_t> g_recordings{0};
 Recording::Recording(int32_t pool, Mode mode)
     : id(++g_recordings), memory_pool(pool), mode_(mode), thread_(std::this_thread::get_id()) {}
 
-void Recording::add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work,
+bool Recording::add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work,
                     const std::vector<Draw>& draws) {
   std::lock_guard lock(mutex_);
+  if (ended_) return false;
   Steps& s = steps_;
   s.steps.push_back({op, copy, kernel, work, s.args.size(), s.draws.size(), draws.size()});
   s.args.insert(s.args.end(), work.args, work.args + work.arg_count);
   s.draws.insert(s.draws.end(), draws.begin(), draws.end());
+  return true;
 }
 
 void Recording::fail(const std::string& why) {
@@ -31,11 +33,27 @@ void Recording::fail(const std::string& why) {
 
 Steps Recording::take() {
   std::lock_guard lock(mutex_);
+  ended_ = true;
   if (!failure_.empty()) throw Error(BRINGUP_ERROR, "the capture failed and the graph is empty: " + failure_);
   return std::move(steps_);
 }
 
-void Device::begin_capture(Recording& recording, int32_t stream) {
+std::shared_ptr<Recording> Device::recording_slowly(int32_t stream) const {
+  yield_point();
+  std::lock_guard lock(streams_[stream].mutex);
+  return streams_[stream].recording;
+}
+
+// Whose recording the stream has then: this one, or that of another capture.
+std::shared_ptr<Recording> Device::join_capture(const std::shared_ptr<Recording>& recording, int32_t stream) {
+  Stream& slot = streams_[stream];
+  std::lock_guard lock(slot.mutex);
+  if (!slot.recording) slot.recording = recording;
+  slot.captured.store(true, std::memory_order_release);
+  return slot.recording;
+}
+
+void Device::begin_capture(const std::shared_ptr<Recording>& recording, int32_t stream) {
   auto refuse = [&](const std::string& why) { throw Error(BRINGUP_ERROR, label() + why); };
   if (!runs_kernels())
     refuse(std::string(spec().host_library ? " runs ATen's CPU kernels, at once, as its library"
@@ -44,21 +62,22 @@ void Device::begin_capture(Recording& recording, int32_t stream) {
   if (stream == 0 && driver.asynchronous)
     refuse(": the default stream belongs to every thread and cannot be captured; make another one current first");
   stream_handle(stream);
-  Recording* none = nullptr;
-  if (!streams_[stream].recording.compare_exchange_strong(none, &recording))
+  if (join_capture(recording, stream) != recording)
     refuse(": stream " + std::to_string(stream) + " is being captured already; captures cannot be nested");
 }
 
-void Device::end_capture(Recording& recording) noexcept {
+void Device::end_capture(const std::shared_ptr<Recording>& recording) noexcept {
   for (Stream& slot : streams_) {
-    Recording* held = &recording;
-    slot.recording.compare_exchange_strong(held, nullptr);
+    std::lock_guard lock(slot.mutex);
+    if (slot.recording != recording) continue;
+    slot.captured.store(false, std::memory_order_release);
+    slot.recording.reset(); // whoever uses it just now holds it
   }
 }
 
 void Device::refuse_capture(int32_t stream, const char* what) {
   const char* name = NamedWork::current;
-  if (Recording* captured = recording(stream))
+  if (const auto captured = recording(stream))
     captured->fail((name ? std::string(name) + " needs " + what + ", which" : what) +
                    " cannot be captured into a graph on " + label() + ": do it before or after the capture");
 }
@@ -77,13 +96,12 @@ bool Device::wait_in_capture(const Event& event, Device& waiting, int32_t wait_s
     waiting.refuse_capture(wait_stream, "waiting for work outside the capture");
     return false;
   }
-  for (const Stream& slot : streams_) {
-    Recording* source = slot.recording.load(std::memory_order_acquire);
+  for (int32_t stream = 0; stream < kStreams; ++stream) {
+    const auto source = recording(stream);
     if (!source || source->id != event.recording) continue;
-    Recording* found = nullptr;
     if (&waiting != this)
       source->fail(waiting.label() + " cannot wait for a capture on " + label() + ": it is of one device");
-    if (!streams_[wait_stream].recording.compare_exchange_strong(found, source) && found != source)
+    if (join_capture(source, wait_stream) != source)
       source->fail("a stream of " + label() + " cannot belong to two captures at once");
     return true;
   }

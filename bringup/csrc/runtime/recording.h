@@ -19,6 +19,35 @@ struct RandomState {
   bool captured = false; // then these are a Draw's generator and offset
 };
 
+// A seed and a counter that several generators may share, and any number of threads draw from.
+class RandomSource {
+ public:
+  explicit RandomSource(RandomState state) : state_(state) {}
+  RandomState get() const {
+    return change([](RandomState&) {});
+  }
+  void set(RandomState state) {
+    change([&](RandomState& now) { now = state; });
+  }
+  void set_offset(uint64_t offset) {
+    change([&](RandomState& now) { now.offset = offset; });
+  }
+  RandomState advance(uint64_t step) { // what it was before: nobody else gets the numbers in between
+    return change([&](RandomState& now) { now.offset += step; });
+  }
+
+ private:
+  template <class F>
+  RandomState change(F&& work) const {
+    std::lock_guard lock(mutex_);
+    const RandomState before = state_;
+    work(state_);
+    return before;
+  }
+  mutable std::mutex mutex_;
+  mutable RandomState state_;
+};
+
 // An argument of a launch that is new in every replay.
 struct Draw {
   uint32_t position, generator; // the latter counts the states that replay is given
@@ -52,13 +81,15 @@ class Recording {
   bool refuses_waiting() const {
     return mode_ == Mode::global || (mode_ == Mode::thread_local_ && std::this_thread::get_id() == thread_);
   }
-  void add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work, const std::vector<Draw>& draws = {});
+  // False: the capture has ended meanwhile, and the work is to be done as any other.
+  bool add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work, const std::vector<Draw>& draws = {});
   // Something was asked for that a graph cannot hold: what is written down is not what the program meant.
   [[noreturn]] void fail(const std::string& why);
-  Steps take(); // throws the first failure
+  Steps take(); // nothing is added after this; throws the first failure
 
  protected:
   std::mutex mutex_;
+  bool ended_ = false;
 
  private:
   const Mode mode_;

@@ -54,16 +54,34 @@ StorageImpl::~StorageImpl() {
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(known); // drops the reference this storage holds
 }
 
-c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64_t host_offset) {
+namespace {
+
+void* host_bytes(c10::StorageImpl* storage, int64_t host_offset) {
   void* bytes = storage->data_ptr().get();
-  if (bytes) bytes = static_cast<char*>(bytes) + host_offset;
+  return bytes ? static_cast<char*>(bytes) + host_offset : nullptr;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> cpu_storage(c10::StorageImpl* like, c10::DataPtr data) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                               static_cast<int64_t>(like->nbytes()), std::move(data),
+                                               c10::GetCPUAllocator(), /*resizable=*/true);
+}
+
+} // namespace
+
+c10::intrusive_ptr<c10::StorageImpl> holding_alias(c10::StorageImpl* storage, int64_t host_offset) {
+  c10::raw::intrusive_ptr::incref(storage);
+  auto release = [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); };
+  return cpu_storage(storage, {host_bytes(storage, host_offset), storage, +release, c10::Device(c10::kCPU)});
+}
+
+c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64_t host_offset) {
+  void* bytes = host_bytes(storage, host_offset);
   StorageImpl* extras = extras_of(storage);
   auto* known = extras ? extras->alias.load(std::memory_order_acquire) : nullptr;
   if (C10_LIKELY(known && known->data() == bytes && known->nbytes() == storage->nbytes()))
     return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known);
-  auto fresh = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(storage->nbytes()),
-      c10::DataPtr(bytes, c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true);
+  auto fresh = cpu_storage(storage, c10::DataPtr(bytes, c10::Device(c10::kCPU)));
   // Published only when there was none: a storage that grew keeps making short-lived aliases, which is rare and right.
   c10::StorageImpl* expected = nullptr;
   if (extras && known == nullptr &&
@@ -227,7 +245,14 @@ struct RedirectingAllocator final : c10::Allocator {
     if (C10_LIKELY(t_redirect < 0) || nbytes == 0) return usual->allocate(nbytes);
     return translated([&] {
       Device& device = Registry::get().device(t_redirect);
-      Block* block = device.memory().allocate(nbytes, current_stream(t_redirect));
+      const int32_t stream = current_stream(t_redirect);
+      Block* block = device.memory().allocate(nbytes, stream);
+      // The kernel writes at once. Another thread may have queued work on the block, and freed it, since the call
+      // began.
+      if (C10_UNLIKELY(device.busy(stream)) && !device.finish_work(stream)) {
+        device.memory().free(block);
+        throw Error(BRINGUP_ERROR, device.label() + ": its stream cannot be waited for");
+      }
       void* bytes = reinterpret_cast<void*>(CachingAllocator::address(block) + device.spec().host_offset);
       redirected_blocks().insert(bytes, block);
       return c10::DataPtr(bytes, bytes, &delete_redirected_block, c10::Device(c10::kCPU));

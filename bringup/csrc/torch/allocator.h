@@ -37,6 +37,8 @@ inline StorageImpl* extras_of(c10::StorageImpl* storage) {
 // Also for storages of others, by their address; an error where that cannot be known.
 bringup_placement placement_of(c10::StorageImpl* storage);
 c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64_t host_offset);
+// One that may outlive the call: it keeps the device's storage, and so the memory.
+c10::intrusive_ptr<c10::StorageImpl> holding_alias(c10::StorageImpl* storage, int64_t host_offset);
 // A new storage on a device, of its default placement.
 c10::Storage new_storage(c10::DeviceIndex index, size_t nbytes);
 

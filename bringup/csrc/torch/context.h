@@ -43,5 +43,6 @@ void register_allocator();
 void register_host_allocator();
 void register_graphs();
 void register_library_ops();
+void register_profiler();
 
 } // namespace bringup

@@ -16,27 +16,32 @@ constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex index)
     : c10::GeneratorImpl(c10::Device(kDeviceType, index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
-Recording* GeneratorImpl::recording() const {
+std::shared_ptr<Recording> GeneratorImpl::recording() const {
   const c10::DeviceIndex index = device().index();
   return device_at(index).recording(current_stream(index));
 }
 
+std::shared_ptr<RandomSource> GeneratorImpl::source() const {
+  std::lock_guard lock(swapping_);
+  return source_;
+}
+
 void GeneratorImpl::set_current_seed(uint64_t seed) {
-  if (Recording* captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
-  state_->seed = seed;
-  state_->offset = 0;
+  if (const auto captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
+  source()->set({seed, 0});
 }
 void GeneratorImpl::set_offset(uint64_t offset) {
   TORCH_CHECK_VALUE(offset % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", offset);
-  if (Recording* captured = recording())
+  if (const auto captured = recording())
     translated([&] { captured->fail("an offset cannot be set inside a capture"); });
-  state_->offset = offset;
+  source()->set_offset(offset);
 }
-uint64_t GeneratorImpl::get_offset() const { return state_->offset; }
-uint64_t GeneratorImpl::current_seed() const { return state_->seed; }
+uint64_t GeneratorImpl::get_offset() const { return source()->get().offset; }
+uint64_t GeneratorImpl::current_seed() const { return source()->get().seed; }
 uint64_t GeneratorImpl::seed() {
-  set_current_seed(c10::detail::getNonDeterministicRandom());
-  return state_->seed;
+  const uint64_t chosen = c10::detail::getNonDeterministicRandom();
+  set_current_seed(chosen);
+  return chosen;
 }
 
 void GeneratorImpl::set_state(const c10::TensorImpl& new_state) {
@@ -45,13 +50,15 @@ void GeneratorImpl::set_state(const c10::TensorImpl& new_state) {
                     Registry::get().type_name, " generator has ", kStateBytes, " bytes, got ", new_state.numel());
   uint64_t words[2];
   std::memcpy(words, new_state.data(), kStateBytes);
-  set_current_seed(words[0]);
-  set_offset(words[1]);
+  TORCH_CHECK_VALUE(words[1] % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", words[1]);
+  if (const auto captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
+  source()->set({words[0], words[1]});
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
   auto tensor = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
-  const uint64_t words[2] = {state_->seed, state_->offset};
+  const PhiloxState now = source()->get();
+  const uint64_t words[2] = {now.seed, now.offset};
   std::memcpy(tensor.mutable_data_ptr(), words, kStateBytes);
   return tensor.getIntrusivePtr();
 }
@@ -59,35 +66,37 @@ c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
 void GeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
   auto* other = dynamic_cast<GeneratorImpl*>(new_state.get());
   TORCH_CHECK(other, "graphsafe_set_state: that state belongs to a generator of another device");
-  state_ = other->state_;
+  auto shared = other->source();
+  std::lock_guard lock(swapping_);
+  source_ = std::move(shared);
 }
 
 c10::intrusive_ptr<c10::GeneratorImpl> GeneratorImpl::graphsafe_get_state() const {
   auto handle = c10::make_intrusive<GeneratorImpl>(device().index());
-  handle->state_ = state_;
+  handle->source_ = source();
   return handle;
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto* copy = new GeneratorImpl(device().index());
-  *copy->state_ = *state_;
+  copy->source_->set(source()->get());
   return copy;
 }
 
 PhiloxState GeneratorImpl::reserve(uint64_t calls) {
-  if (Recording* captured = recording()) return static_cast<Capture*>(captured)->draw(*this, calls);
-  std::lock_guard<std::mutex> lock(mutex_);
-  const PhiloxState reserved{state_->seed, state_->offset};
-  state_->offset += calls * kOffsetStep;
-  return reserved;
+  if (const auto captured = recording())
+    if (const auto drawn = static_cast<Capture&>(*captured).draw(*this, calls)) return *drawn;
+  return source()->advance(calls * kOffsetStep);
 }
 
-RandomState Capture::draw(GeneratorImpl& generator, uint64_t calls) {
+std::optional<RandomState> Capture::draw(GeneratorImpl& generator, uint64_t calls) {
   std::lock_guard lock(mutex_);
+  if (ended_) return std::nullopt;
   uint32_t i = 0;
   while (i < generators.size() && generators[i].generator.get() != &generator) ++i;
   if (i == generators.size()) generators.push_back({c10::intrusive_ptr<GeneratorImpl>::reclaim_copy(&generator), 0});
-  return {i, std::exchange(generators[i].calls, generators[i].calls + calls) * GeneratorImpl::kOffsetStep, true};
+  return RandomState{i, std::exchange(generators[i].calls, generators[i].calls + calls) * GeneratorImpl::kOffsetStep,
+                     true};
 }
 
 const at::Generator& default_generator(c10::DeviceIndex index) {

@@ -27,19 +27,17 @@ struct GeneratorImpl final : c10::GeneratorImpl {
   static c10::DeviceType device_type() { return kDeviceType; }
 
   static constexpr uint64_t kOffsetStep = 4; // CUDA's: code that saves and restores offsets relies on it
-  // Hands one op `calls` offsets that nobody else gets. Takes the generator's mutex itself. During a capture
-  // they are the graph's, anew in every replay.
+  // Hands one op `calls` offsets that nobody else gets, whatever handle it draws from. During a capture they are the
+  // graph's, anew in every replay.
   PhiloxState reserve(uint64_t calls = 1);
 
  private:
-  // Shared between a generator and its graph-safe handles: replaying a graph advances the same counter.
-  struct Shared {
-    uint64_t seed = c10::default_rng_seed_val;
-    uint64_t offset = 0;
-  };
-  Recording* recording() const; // of the stream that this thread uses
+  std::shared_ptr<Recording> recording() const; // of the stream that this thread uses
+  std::shared_ptr<RandomSource> source() const;
   GeneratorImpl* clone_impl() const override;
-  std::shared_ptr<Shared> state_ = std::make_shared<Shared>();
+  mutable std::mutex swapping_; // torch holds mutex_ around some of its calls, and around others it does not
+  // Shared between a generator and its graph-safe handles: replaying a graph advances the same counter.
+  std::shared_ptr<RandomSource> source_ = std::make_shared<RandomSource>(PhiloxState{c10::default_rng_seed_val, 0});
 };
 
 // A graph's capture, with the generators that its steps draw from. Every recording is one.
@@ -50,7 +48,8 @@ struct Capture final : Recording {
     uint64_t calls;
   };
   std::vector<DrawnFrom> generators;
-  RandomState draw(GeneratorImpl& generator, uint64_t calls); // a place among the numbers of every replay
+  // A place among the numbers of every replay; none once the capture has ended.
+  std::optional<RandomState> draw(GeneratorImpl& generator, uint64_t calls);
 };
 
 const at::Generator& default_generator(c10::DeviceIndex index);

@@ -32,12 +32,7 @@ std::shared_ptr<MemoryPool> memory_pool(Device& device, const c10::MempoolId_t& 
 struct Program {
   ~Program() { // the memory may go back to the driver next
     for (int32_t stream = 0; stream < Device::kStreams; ++stream) {
-      if (!replayed_on[stream] || !device.usable() || !device.busy(stream)) continue;
-      try {
-        device.finish(stream);
-      } catch (const Error&) {
-        // The stream's failure was or will be told to whoever uses it; a destructor cannot.
-      }
+      if (replayed_on[stream] && device.usable()) device.finish_work(stream);
     }
   }
   Device& device;
@@ -63,10 +58,10 @@ class Graph final : public at::GraphImplInterface {
     Device& device = device_at(index);
     const c10::MempoolId_t id = pool.first || pool.second ? pool : c10::MempoolId_t{++captures, 0};
     auto memory = memory_pool(device, id);
-    auto capture = std::make_unique<Capture>(*memory, mode == at::GraphCaptureMode::Relaxed       ? Mode::relaxed
+    auto capture = std::make_shared<Capture>(*memory, mode == at::GraphCaptureMode::Relaxed       ? Mode::relaxed
                                                       : mode == at::GraphCaptureMode::ThreadLocal ? Mode::thread_local_
                                                                                                   : Mode::global);
-    translated([&] { device.begin_capture(*capture, current_stream(index)); });
+    translated([&] { device.begin_capture(capture, current_stream(index)); });
     device_ = &device;
     memory_ = std::move(memory);
     pool_ = id;
@@ -75,10 +70,10 @@ class Graph final : public at::GraphImplInterface {
 
   void capture_end() override {
     TORCH_CHECK(capture_, "capture_end() without capture_begin()");
-    device_->end_capture(*capture_);
-    const std::unique_ptr<Capture> capture = std::move(capture_);
+    device_->end_capture(capture_);
+    const std::shared_ptr<Capture> capture = std::move(capture_);
     std::shared_ptr<MemoryPool> memory = std::move(memory_);
-    Steps steps = translated([&] { return capture->take(); });
+    Steps steps = translated([&] { return capture->take(); }); // from here on its generators do not change either
     std::lock_guard lock(mutex_);
     program_.reset(new Program{*device_, std::move(memory), std::move(steps), std::move(capture->generators)});
   }
@@ -99,7 +94,7 @@ class Graph final : public at::GraphImplInterface {
   }
 
   void reset() override {
-    if (capture_) device_->end_capture(*capture_);
+    if (capture_) device_->end_capture(capture_);
     capture_.reset();
     memory_.reset();
     std::shared_ptr<Program> dropped; // outlives the lock: its destructor waits
@@ -131,7 +126,7 @@ class Graph final : public at::GraphImplInterface {
   }
   Device* device_ = nullptr;
   c10::MempoolId_t pool_{0, 0};
-  std::unique_ptr<Capture> capture_;   // while it goes on
+  std::shared_ptr<Capture> capture_;   // while it goes on
   std::shared_ptr<MemoryPool> memory_; // meanwhile
   mutable std::mutex mutex_;           // of the one below, for threads that replay
   std::shared_ptr<Program> program_;

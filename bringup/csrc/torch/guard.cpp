@@ -15,9 +15,9 @@ namespace {
 
 // What torch keeps behind the void* of an event.
 struct TorchEvent {
-  Event event;
-  c10::DeviceIndex device;
-  bool timing;
+  const bool timing;
+  EventSlot slot;
+  std::shared_ptr<const EventSlot::Mark> mark() const { return slot.get(); }
 };
 
 std::atomic<bool> g_autograd_workers[128];
@@ -113,42 +113,39 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
                 static_cast<int>(device), " and the stream to device ", static_cast<int>(stream.device_index()),
                 ": record an event on a stream of its own device");
     Device& owner = device_at(stream.device_index());
-    const Event fresh = translated([&] { return owner.record(static_cast<int32_t>(stream.id())); });
-    auto* event = static_cast<TorchEvent*>(*slot);
-    if (event == nullptr) {
-      *slot = new TorchEvent{fresh, stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT};
-      return;
-    }
-    device_at(event->device).destroy(event->event);
-    event->event = fresh;
-    event->device = stream.device_index();
+    // The slot is filled only once it is recorded, and by one of several threads: whoever finds it full has a mark.
+    std::atomic_ref<void*> place(*slot);
+    auto* event = static_cast<TorchEvent*>(place.load(std::memory_order_acquire));
+    std::unique_ptr<TorchEvent> fresh;
+    if (event == nullptr) fresh.reset(event = new TorchEvent{flag == c10::EventFlag::BACKEND_DEFAULT, {}});
+    translated([&] { event->slot.record(owner, static_cast<int32_t>(stream.id())); });
+    void* none = nullptr;
+    if (fresh && place.compare_exchange_strong(none, event, std::memory_order_acq_rel)) fresh.release();
   }
   void block(void* slot, const c10::Stream& stream) const override {
     if (slot == nullptr) return; // never recorded: nothing to wait for
-    auto* event = static_cast<TorchEvent*>(slot);
-    translated([&] {
-      device_at(event->device).wait(event->event, device_at(stream.device_index()), static_cast<int32_t>(stream.id()));
-    });
+    const auto mark = static_cast<TorchEvent*>(slot)->mark();
+    translated(
+        [&] { mark->device.wait(mark->event, device_at(stream.device_index()), static_cast<int32_t>(stream.id())); });
   }
   bool queryEvent(void* slot) const override {
     if (slot == nullptr) return true;
-    auto* event = static_cast<TorchEvent*>(slot);
-    return translated([&] { return device_at(event->device).query(event->event); });
+    const auto mark = static_cast<TorchEvent*>(slot)->mark();
+    return translated([&] { return mark->device.query(mark->event); });
   }
   void synchronizeEvent(void* slot) const override {
     if (slot == nullptr) return;
-    auto* event = static_cast<TorchEvent*>(slot);
-    translated([&] { device_at(event->device).wait(event->event); });
+    const auto mark = static_cast<TorchEvent*>(slot)->mark();
+    translated([&] { mark->device.wait(mark->event); });
   }
   double elapsedTime(void* start_slot, void* end_slot, const c10::DeviceIndex) const override {
     TORCH_CHECK(start_slot && end_slot, "both events must be recorded before elapsed_time is asked for");
-    auto* start = static_cast<TorchEvent*>(start_slot);
-    auto* end = static_cast<TorchEvent*>(end_slot);
-    TORCH_CHECK(start->device == end->device, "elapsed_time: the events are of device ",
-                static_cast<int>(start->device), " and device ", static_cast<int>(end->device));
-    TORCH_CHECK_VALUE(start->timing && end->timing,
+    const auto start = static_cast<TorchEvent*>(start_slot)->mark(), end = static_cast<TorchEvent*>(end_slot)->mark();
+    Device& owner = start->device;
+    TORCH_CHECK(&owner == &end->device, "elapsed_time: the events are of device ", owner.index, " and device ",
+                end->device.index);
+    TORCH_CHECK_VALUE(static_cast<TorchEvent*>(start_slot)->timing && static_cast<TorchEvent*>(end_slot)->timing,
                       "elapsed_time: both events must be created with enable_timing=True");
-    Device& owner = device_at(start->device);
     return translated([&] {
       TORCH_CHECK(owner.query(start->event) && owner.query(end->event),
                   "elapsed_time: both events must be completed first (call synchronize())");
@@ -156,14 +153,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     });
   }
   void destroyEvent(void* slot, const c10::DeviceIndex) const noexcept override {
-    if (slot == nullptr) return;
-    auto* event = static_cast<TorchEvent*>(slot);
-    try {
-      Registry::get().device(event->device).destroy(event->event);
-    } catch (const Error&) {
-      // A destructor cannot report; the driver loses one small event at worst.
-    }
-    delete event;
+    delete static_cast<TorchEvent*>(slot);
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {

@@ -125,6 +125,7 @@ typedef struct bringup_driver {
   int32_t (*open)(void *self, int32_t device, bringup_device_spec *spec);
   /* nbytes > 0. */
   int32_t (*alloc)(void *self, int32_t device, uint64_t nbytes, uint64_t *address);
+  /* No queued work uses the memory any more: the core has waited for every stream that might. */
   int32_t (*free)(void *self, int32_t device, uint64_t address);
   /* Ordered on `stream`; may return before the bytes have moved. placement is NULL on flat devices; otherwise the
    * device address is the base of a storage, and inside a device both bases share the placement and its offset. */
@@ -137,7 +138,8 @@ typedef struct bringup_driver {
   int32_t (*compile)(void *self, const char *source, void **binary, uint64_t *nbytes, void (**binary_free)(void *));
   int32_t (*load)(void *self, int32_t device, const void *binary, uint64_t nbytes, const char *entry, uint64_t *kernel);
   /* A kernel that reports an index out of range fails with BRINGUP_INDEX_ERROR: this call, where it ran at once; else
-   * the next launch, copy or host wait for an event of that stream, once, and the stream goes on. */
+   * the next launch, copy or host wait for an event of that stream, once, and the stream goes on. The core keeps what
+   * it is told in a wait of its own (for the allocator, say), until the user waits or uses the stream again. */
   int32_t (*launch)(void *self, int32_t device, uint64_t kernel, const bringup_launch *launch);
 
   /* ---- asynchrony: without these seven every call is synchronous ---- */
@@ -148,9 +150,12 @@ typedef struct bringup_driver {
    */
   int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint64_t *event);
   int32_t (*event_query)(void *self, int32_t device, uint64_t event, int32_t *done);
-  /* wait_stream = -1: the calling thread blocks; else that stream of wait_device waits. */
+  /* wait_stream = -1: the calling thread blocks, and if it is told of failed work the event has completed all the same;
+   * else that stream of wait_device waits. */
   int32_t (*event_wait)(void *self, int32_t device, uint64_t event, int32_t wait_device, int64_t wait_stream);
   int32_t (*event_elapsed)(void *self, int32_t device, uint64_t start, uint64_t end, double *milliseconds);
+  /* May come while a stream still waits for the event, or before it has completed: those waits hold. No other call
+   * with this event is under way, and none follows. */
   int32_t (*event_destroy)(void *self, int32_t device, uint64_t event);
 
   /* ---- time ---- */
@@ -171,7 +176,7 @@ typedef struct bringup_driver {
    */
   int32_t (*ipc_export)(void *self, int32_t device, uint64_t address, char *handle, uint64_t size);
   int32_t (*ipc_import)(void *self, int32_t device, const char *handle, uint64_t *address);
-  int32_t (*ipc_close)(void *self, int32_t device, uint64_t address);
+  int32_t (*ipc_close)(void *self, int32_t device, uint64_t address); /* no queued work uses it any more */
 
   /* ---- work on the host, in stream order ---- */
   int32_t (*host_function)(void *self, int32_t device, uint64_t stream, void (*function)(void *), void *argument);

@@ -1,0 +1,209 @@
+// Waiting for a device: its streams and events, and failures of queued work, which are kept for the user to hear.
+#include "runtime/device.h"
+
+namespace bringup {
+
+// ---- streams ----
+
+void Device::synchronize_stream(int32_t stream) {
+  check_stream(stream);
+  refuse_capture(stream, "waiting for a stream");
+  finish(stream);
+}
+
+void Device::finish_until(int32_t stream, uint64_t seen) {
+  Stream& slot = streams_[stream];
+  uint64_t known = slot.finished.load(std::memory_order_relaxed);
+  while (known < seen && !slot.finished.compare_exchange_weak(known, seen, std::memory_order_acq_rel)) {
+  }
+}
+
+void Device::finish(int32_t stream) {
+  if (!driver.asynchronous || !is_open()) return;
+  const uint64_t seen = streams_[stream].queued.load(std::memory_order_acquire); // what others queue now stays busy
+  const Event event = record_now(stream);
+  const std::optional<Error> met = wait_for(event);
+  destroy(event);
+  tell_failure(stream, met);
+  finish_until(stream, seen);
+}
+
+// A stream that has failed stays busy until the user has heard of it: then drain() looks, at no cost for the others.
+bool Device::finish_work(int32_t only) noexcept {
+  if (!driver.asynchronous || !is_open()) return true;
+  bool finished = true;
+  for (int32_t stream = std::max(only, 0); stream < (only == kAllStreams ? kStreams : only + 1); ++stream) {
+    if (!busy(stream)) continue;
+    const uint64_t seen = streams_[stream].queued.load(std::memory_order_acquire);
+    try {
+      const Event event = record_now(stream);
+      const bool done = wait_event(event.handle, stream);
+      destroy(event);
+      finished &= done;
+      if (done && !streams_[stream].failed.load(std::memory_order_acquire)) finish_until(stream, seen);
+    } catch (const Error& error) {
+      keep_failure(stream, error);
+      finished = false;
+    }
+  }
+  return finished;
+}
+
+void Device::synchronize() {
+  for (int32_t stream = 0; stream < kStreams; ++stream)
+    if (const auto captured = recording(stream); captured && captured->refuses_waiting())
+      refuse_capture(stream, "waiting for the device");
+  std::optional<Error> first;
+  for (int32_t stream = 0; stream < kStreams; ++stream) {
+    if (!streams_[stream].created.load(std::memory_order_acquire)) continue;
+    try {
+      finish(stream);
+    } catch (const Error& error) {
+      first = first ? Error(first->status, first->what() + ("; stream " + std::to_string(stream) + ": ") + error.what())
+                    : error;
+    }
+  }
+  if (first) throw *first;
+}
+
+void Device::keep_failure(int32_t stream, const Error& error) noexcept {
+  Stream& slot = streams_[stream];
+  std::lock_guard lock(slot.mutex);
+  if (!slot.failure)
+    slot.failure = error;
+  else if (std::string text = slot.failure->what(); text.size() < 4096) // a device that is lost fails every time
+    slot.failure = Error(slot.failure->status, text + "; " + error.what());
+  mark_busy(stream);
+  slot.failed.store(true, std::memory_order_release);
+}
+
+void Device::tell_failure(int32_t stream, const std::optional<Error>& met) {
+  Stream& slot = streams_[stream];
+  std::optional<Error> kept;
+  if (slot.failed.load(std::memory_order_acquire)) {
+    std::lock_guard lock(slot.mutex);
+    kept.swap(slot.failure);
+    slot.failed.store(false, std::memory_order_relaxed);
+  }
+  if (kept && met) throw Error(kept->status, kept->what() + std::string("; ") + met->what());
+  if (kept || met) throw kept ? *kept : *met;
+}
+
+bool Device::query_stream(int32_t stream) {
+  check_stream(stream);
+  refuse_capture(stream, "asking whether a stream is idle");
+  if (!driver.asynchronous || !is_open() || !busy(stream)) return true;
+  const Event event = record(stream);
+  const bool done = query(event);
+  destroy(event);
+  return done;
+}
+
+// ---- events ----
+
+Event Device::record(int32_t stream) {
+  check_stream(stream);
+  if (const auto captured = recording(stream)) return Event{0, 0, captured->id, stream};
+  return record_now(stream);
+}
+
+Event Device::record_now(int32_t stream) {
+  ensure_open();
+  Event event{0, 0, 0, stream};
+  if (driver.asynchronous)
+    driver.call("event_record", local,
+                [&] { return driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle); });
+  else
+    event.nanoseconds = clock();
+  return event;
+}
+
+bool Device::query(const Event& event) {
+  refuse_captured(event);
+  if (!driver.asynchronous || event.handle == 0) return true;
+  int32_t done = 0;
+  driver.call("event_query", local,
+              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
+  return done != 0;
+}
+
+void Device::wait(const Event& event) {
+  refuse_captured(event);
+  tell_failure(event.stream, wait_for(event));
+}
+
+std::optional<Error> Device::wait_for(const Event& event) {
+  if (!driver.asynchronous || event.handle == 0) return std::nullopt;
+  try {
+    // Asking first saves letting the GIL go for work that is long done. A kernel that failed is reported by the wait:
+    // also by one that is done, at once.
+    const bool done = query(event);
+    if (done && !driver.kernels) return std::nullopt;
+    std::optional<Blocking> blocking;
+    if (!done) blocking.emplace();
+    driver.call("event_wait", local,
+                [&] { return driver.api.event_wait(driver.api.self, local, event.handle, local, -1); });
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+bool Device::wait_event(uint64_t handle, int32_t stream) noexcept {
+  const Event event{handle, 0, 0, stream};
+  const std::optional<Error> met = wait_for(event);
+  if (!met) return true;
+  keep_failure(stream, *met);
+  try {
+    return query(event); // the work has failed, or only the wait
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
+  if (wait_in_capture(event, waiting, wait_stream)) return;
+  if (!driver.asynchronous || event.handle == 0) return;
+  if (&waiting.driver != &driver) { // two drivers know nothing of each other: the host waits in between
+    wait(event);
+    return;
+  }
+  driver.call("event_wait", local, [&] {
+    return driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
+                                 static_cast<int64_t>(waiting.stream_handle(wait_stream)));
+  });
+  waiting.mark_busy(wait_stream);
+}
+
+double Device::elapsed_ms(const Event& start, const Event& end) {
+  if (!driver.asynchronous)
+    return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
+  double milliseconds = 0;
+  driver.call("event_elapsed", local, [&] {
+    return driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds);
+  });
+  return milliseconds;
+}
+
+void Device::destroy(const Event& event) {
+  if (driver.asynchronous && event.handle != 0 && usable())
+    driver.call_quietly([&] { driver.api.event_destroy(driver.api.self, local, event.handle); });
+}
+
+EventSlot::Mark::~Mark() { device.destroy(event); }
+
+void EventSlot::record(Device& device, int32_t stream) {
+  const Event event = device.record(stream);
+  auto mark = std::make_shared<const Mark>(device, event);
+  yield_point();
+  std::lock_guard lock(mutex_);
+  mark_.swap(mark);
+} // the lock ends before `mark`
+
+// ---- for the allocator ----
+
+uint64_t Device::record_event(int32_t stream) { return record_now(stream).handle; }
+bool Device::query_event(uint64_t event) { return query(Event{event, 0}); }
+void Device::destroy_event(uint64_t event) { destroy(Event{event, 0}); }
+
+} // namespace bringup

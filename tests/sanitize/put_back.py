@@ -1,0 +1,146 @@
+"""Puts known mistakes back into the runtime, one at a time, and shows that the stress programs find each.
+
+From the repository root: ``python tests/sanitize/put_back.py [name …]``. Each mistake is a replacement of text in
+``bringup/csrc/runtime``; the programs are built under ThreadSanitizer. Takes about 20 seconds per mistake.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOCATOR = ("allocator", "block_pool", "memory_report")
+SOURCES = {
+    "allocator_stress": ALLOCATOR,
+    "runtime_stress": ("device", "waiting", "recording", *ALLOCATOR),
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Replacements of text, each of which must occur exactly once, and the program that must fail then."""
+
+    program: str
+    edits: tuple[tuple[str, str, str], ...]
+
+
+MISTAKES = {
+    "segments are freed while their stream works": Mistake(
+        "allocator_stress",
+        (("allocator.cpp", "idle[stream] = backend.finish_work(stream)", "idle[stream] = true"),),
+    ),
+    "a graph's segments are freed while a stream replays": Mistake(
+        "allocator_stress", (("allocator.cpp", ": kAllStreams;", ": 0;"),)
+    ),
+    "recording an event again destroys what others wait for": Mistake(
+        "runtime_stress",
+        (
+            ("waiting.cpp", "EventSlot::Mark::~Mark() { device.destroy(event); }", "EventSlot::Mark::~Mark() {}"),
+            (
+                "waiting.cpp",
+                "  mark_.swap(mark);",
+                "  mark_.swap(mark);\n  if (mark) mark->device.destroy(mark->event);",
+            ),
+        ),
+    ),
+    "the mark of an event is swapped without its mutex": Mistake(
+        "runtime_stress",
+        (("waiting.cpp", "  std::lock_guard lock(mutex_);\n  mark_.swap(mark);", "  mark_.swap(mark);"),),
+    ),
+    "a device opens while another thread still registers": Mistake(
+        "runtime_stress",
+        (
+            ("device.cpp", "ended_.wait(lock, [&] { return runner_ == std::thread::id(); });", ""),
+            ("device.cpp", "if (done_) return;", "if (done_ || runner_ != std::thread::id()) return;"),
+        ),
+    ),
+    "a registration that failed is not tried again": Mistake(
+        "runtime_stress", (("device.cpp", "    end(false);", "    end(true);"),)
+    ),
+    "a capture is used after it has ended": Mistake(
+        "runtime_stress",
+        (
+            (
+                "recording.cpp",
+                "return streams_[stream].recording;",
+                "return {std::shared_ptr<Recording>(), streams_[stream].recording.get()};",
+            ),
+        ),
+    ),
+    "work is added to a capture that has ended": Mistake(
+        "runtime_stress", (("recording.cpp", "  if (ended_) return false;\n", ""),)
+    ),
+    "generators that share a state do not share a mutex": Mistake(
+        "runtime_stress",
+        (
+            (
+                "recording.h",
+                "    std::lock_guard lock(mutex_);\n    const RandomState before",
+                "    const RandomState before",
+            ),
+        ),
+    ),
+    "a wait of the allocator takes the user's error": Mistake(
+        "runtime_stress", (("waiting.cpp", "  keep_failure(stream, *met);\n", ""),)
+    ),
+    "a second failure replaces the one that is kept": Mistake(
+        "runtime_stress",
+        (("waiting.cpp", "else if (std::string text = slot.failure->what();", "else if (std::string text;"),),
+    ),
+    "synchronize stops at the first stream that failed": Mistake(
+        "runtime_stress", (("waiting.cpp", "      first = first ?", "      throw error;\n      first = first ?"),)
+    ),
+}
+
+
+def found(mistake: Mistake | None, program: str, folder: Path) -> tuple[bool, str]:
+    """Whether the program fails with the mistake put back, and its last line about it."""
+    runtime = folder / "runtime"
+    shutil.copytree(ROOT / "bringup/csrc/runtime", runtime)
+    for name, old, new in mistake.edits if mistake else ():
+        text = (runtime / name).read_text()
+        if text.count(old) != 1:
+            raise SystemExit(f"{name} has {text.count(old)} times, not once: {old!r}")
+        (runtime / name).write_text(text.replace(old, new))
+    binary = folder / program
+    sources = [str(runtime / f"{name}.cpp") for name in SOURCES[program]]
+    flags = ["-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread"]
+    if program == "runtime_stress":
+        flags.append("-DBRINGUP_YIELD_POINTS")
+    includes = [f"-I{folder}", f"-I{ROOT / 'bringup/include'}"]
+    source = str(ROOT / f"tests/sanitize/{program}.cpp")
+    subprocess.run(["g++", *flags, *includes, source, *sources, "-o", str(binary)], check=True)
+    fixed = ["setarch", "-R"] if subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0 else []
+    try:
+        ran = subprocess.run([*fixed, str(binary)], capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return True, "hangs"
+    lines = (ran.stdout + ran.stderr).splitlines()
+    marks = ("FAILED", "SUMMARY", "WARNING: ThreadSanitizer")
+    said = next((line for mark in marks for line in lines if mark in line), lines[-1] if lines else "")
+    return ran.returncode != 0, said.replace(str(folder), "…").strip()
+
+
+def main(names: list[str]) -> int:
+    missed = []
+    chosen = {name: mistake for name, mistake in MISTAKES.items() if not names or name in names}
+    for program in SOURCES:
+        with tempfile.TemporaryDirectory() as folder:
+            fails, said = found(None, program, Path(folder))
+        print(f"| {program} as it is | {'FAILS: ' + said if fails else 'clean'} |", flush=True)
+        missed += [program] if fails else []
+    for name, mistake in chosen.items():
+        with tempfile.TemporaryDirectory() as folder:
+            fails, said = found(mistake, mistake.program, Path(folder))
+        print(f"| {name} | {'found' if fails else 'MISSED'}: {said[:110]} |", flush=True)
+        missed += [] if fails else [name]
+    return len(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
