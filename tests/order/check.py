@@ -46,7 +46,7 @@ class _Worker:
         environment = {**os.environ, "BRINGUP_SIM": f"{OPTIONS},mode={mode}", "BRINGUP_DRIVERS": "sim"}
         environment.update(PYTHONPATH=os.pathsep.join(map(str, dict.fromkeys((root, ROOT)))), OMP_NUM_THREADS="1")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.order.worker"],
+            [sys.executable, "-m", "tests.order.worker", mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -114,7 +114,7 @@ class Checker:
         worker = self.workers.get(mode)
         if worker is None or worker.process.poll() is not None:
             worker = self.workers[mode] = _Worker(mode, self.root)
-            ready = worker.answer(self.timeout)
+            ready = worker.answer(5 * self.timeout)
             if "ready" not in ready:
                 return Finding(mode, "none", f"the device cannot be set up: {ready['text']}", program)
         answer = worker.ask(self.timeout, program=program.to_json(), jitter=jitter, racy=racy)

@@ -150,6 +150,7 @@ class OtherProcess:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve_tensors, args=(theirs,), daemon=True)
         self.process.start()
+        self.connection.recv()  # it is ready: importing torch takes a minute on a busy machine
 
     def compute(self, x: torch.Tensor, c: int, way: int, seed: int) -> torch.Tensor:
         import torch.multiprocessing
@@ -169,6 +170,7 @@ def _serve_tensors(connection: Connection) -> None:
     import torch.multiprocessing
 
     side = torch.sim.Stream()
+    connection.send("ready")
     while True:
         try:
             x, c, way, seed = connection.recv()
@@ -199,12 +201,13 @@ class Difference:
 class Device:
     """Runs programs on the device, one after the other; each starts with idle streams and an empty cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: bool = True) -> None:
+        """``shares``: programs may send tensors to another process."""
         self.streams = {
             n: torch.sim.default_stream(device) if name.startswith("default") else torch.sim.Stream(device)
             for n, (device, name) in STREAMS.items()
         }
-        self.other: OtherProcess | None = None
+        self.other = OtherProcess() if shares else None
         for device in (0, 1):
             for size in (1, 256, 4096, 40_000, 300_000):
                 _indices(torch.device("sim", device), size)
@@ -251,8 +254,6 @@ class _Run:
         self.error: Difference | None = None
 
     def to_the_end(self) -> None:
-        if any(step.op == "remote" for step in self.program.steps) and not self.device.other:
-            self.device.other = OtherProcess()
         threads = [
             threading.Thread(target=self.steps_of, args=(n,)) for n in sorted({s.thread for s in self.program.steps})
         ]

@@ -16,7 +16,7 @@ def main() -> None:
     sys.stdout = sys.stderr  # whatever a library prints is not an answer
     from tests.order.execute import Device
 
-    device = Device()
+    device = Device(shares="library" not in sys.argv)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
