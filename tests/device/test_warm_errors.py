@@ -1,4 +1,4 @@
-"""Numbers that PyTorch refuses, after valid calls of the same signature: what is remembered of a call skips no check."""
+"""Numbers that PyTorch refuses, after valid calls of the same signature: what is remembered skips no check."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def test_right_numbers_are_one_signature() -> None:
     for n in range(100):
         F.softshrink(x, n / 100)
     after = core.kernel_cache_info()
-    assert after["entries"] == before["entries"] and after["misses"] == before["misses"]
+    assert after["entries"] == before["entries"]
+    assert after["misses"] == before["misses"]
 
 
 def test_the_probe_finds_a_check_that_is_skipped() -> None:
