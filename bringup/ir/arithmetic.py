@@ -171,8 +171,9 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _next_half(a: Array, b: Array, dtype: DType) -> Array:
-    if dtype is float16:
-        return np.nextafter(a.astype(np.float16), b.astype(np.float16)).astype(np.float32)
+    if dtype is float16:  # of two equal numbers the second, as in other types: seen in the sign of 0
+        near = np.nextafter(a.astype(np.float16), b.astype(np.float16)).astype(np.float32)
+        return np.where(a == b, b, near)
     bits = bfloat16_bits(a).astype(np.int32)
     away = (b > a) == (a > 0)
     moved = np.where(a == 0, np.where(b > 0, 1, 0x8001), np.where(away, bits + 1, bits - 1))

@@ -74,7 +74,9 @@ def raised(form: Callable[..., Any], call: Call, device: str) -> Exception | Non
 
 def _is_refusal(on_device: Exception | None, on_cpu: Exception | None) -> bool:
     """Whether the device refuses in PyTorch's way; the cold check is the one that compares types and words."""
-    return isinstance(on_device, (RuntimeError, IndexError, ValueError, ArithmeticError)) or type(on_device) is type(on_cpu)
+    return isinstance(on_device, (RuntimeError, IndexError, ValueError, ArithmeticError)) or type(on_device) is type(
+        on_cpu
+    )
 
 
 def warm_differences(op: Any, call: Call, device: str) -> Iterator[str]:

@@ -145,7 +145,7 @@ def _positive_zeta(k: KernelBuilder, x: Expr, q: Expr) -> Expr:
     factor, n = x, 0
     for term in _ZETA_TERMS:
         power = k.let(power / a)
-        total = k.let(total + factor * power / term)
+        total = k.let(total + where(power > 0.0, factor * power / term, 0.0))  # the factor may be infinite by then
         power = k.let(power / a)
         factor = k.let(factor * (x + (n + 1.0)) * (x + (n + 2.0)))
         n += 2

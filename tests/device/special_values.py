@@ -21,6 +21,12 @@ INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 #: How far two computations of one number may be apart, by type: a few units in the last place.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
+#: Polynomials of degree 1e20, random slopes, and CUDA's own.
+LEFT_OUT = ("polynomial", "rrelu", "jiterator")
+
+#: Results of the size of 1 that a sum is subtracted from: the tolerance is absolute, and no variance overflows.
+NORMS = ("layer_norm", "group_norm", "instance_norm")
+
 #: Ops along rows that op_db does not call reductions.
 ROWS: dict[str, Callable[[Tensor], Any]] = {
     "softmax": lambda x: x.softmax(-1),
@@ -61,21 +67,45 @@ def values_of(dtype: torch.dtype) -> Tensor:
             numbers |= {-1, -2, -3, -100}
         return torch.tensor(sorted(numbers), dtype=dtype)
     ends = torch.finfo(dtype)
-    numbers = [math.nan, math.inf, -math.inf, 0.0, -0.0, ends.max, ends.min, ends.tiny, -ends.tiny, ends.smallest_normal]
-    numbers += [ends.smallest_normal / 4, -ends.smallest_normal / 4, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, -2.5, 100.0, -100.0]
+    numbers = [
+        math.nan,
+        math.inf,
+        -math.inf,
+        0.0,
+        -0.0,
+        ends.max,
+        ends.min,
+        ends.tiny,
+        -ends.tiny,
+        ends.smallest_normal,
+    ]
+    numbers += [
+        ends.smallest_normal / 4,
+        -ends.smallest_normal / 4,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        2.0,
+        3.0,
+        -2.5,
+        100.0,
+        -100.0,
+    ]
     numbers += [1e20, -1e20, 3e9, -3e9, 70000.0, -300.0, 1e-20, ends.eps, 1 + ends.eps]
     return torch.tensor(numbers, dtype=torch.float64).to(dtype)
 
 
 def pairs_of(dtype: torch.dtype, name: str = "") -> tuple[Tensor, Tensor]:
-    """All pairs of special values; none that integer division on the CPU refuses or dies of (-128 by -1)."""
+    """All pairs of special values, but for those that integer division on the CPU refuses (0) or dies of (least)."""
     values = values_of(dtype)
-    x, y = values.repeat_interleave(len(values)), values.repeat(len(values))
-    if not dtype.is_floating_point and dtype != torch.bool and any(word in name for word in ("div", "mod", "remainder")):
-        low = torch.iinfo(dtype).min
-        kept = (x != 0) & (y != 0) & ~((x == low) & (y == -1)) & ~((y == low) & (x == -1))
-        x, y = x[kept], y[kept]
-    return x, y
+    if (
+        not dtype.is_floating_point
+        and dtype != torch.bool
+        and any(s in name for s in ("div", "mod", "remainder", "lcm"))
+    ):
+        values = values[(values != 0) & ((values != torch.iinfo(dtype).min) | (values > 0))]
+    return values.repeat_interleave(len(values)), values.repeat(len(values))
 
 
 def rows_of(dtype: torch.dtype) -> Tensor:
@@ -105,18 +135,24 @@ def _run(function: Callable[..., Any], arguments: list[Tensor]) -> list[Tensor] 
             return type(error).__name__
 
 
-def same(a: Tensor, b: Tensor) -> Tensor:
+def same(a: Tensor, b: Tensor, absolute: bool = False) -> Tensor:
     """Where two results agree: NaN with NaN, infinities and zeros with their signs, numbers within the tolerance."""
+    if absolute:
+        return (a == b) | ((a - b).abs() <= TOLERANCE[a.dtype]) | (a.isnan() & b.isnan())
     if not a.dtype.is_floating_point:
         return a == b
     x, y = a.double(), b.double()
     near = (x - y).abs() <= TOLERANCE.get(a.dtype, 1e-5) * torch.maximum(x.abs(), y.abs())
+    near |= (x - y).abs() <= 2 * torch.finfo(a.dtype).smallest_normal * torch.finfo(a.dtype).eps  # subnormal numbers
     zeros = (x == 0) & (y == 0) & (x.signbit() == y.signbit())
     return torch.where(x.isnan() | y.isnan(), x.isnan() & y.isnan(), torch.where(x == 0, zeros, near | (x == y)))
 
 
 def differences(name: str, function: Callable[..., Any], arguments: list[Tensor], rows: bool) -> Iterator[str]:
     """What the device says differently from a CPU that agrees with itself."""
+    norm = name in NORMS
+    if norm:
+        arguments = [x[~(x.isfinite() & (x.abs() > 1e15)).any(-1)] for x in arguments]
     expected = _run(function, arguments)
     if isinstance(expected, str):
         return  # no such op of this type on the CPU
@@ -135,8 +171,8 @@ def differences(name: str, function: Callable[..., Any], arguments: list[Tensor]
         settled = torch.ones(a.shape, dtype=torch.bool)
         for other in others:
             if not isinstance(other, str) and other[n].shape == a.shape:
-                settled &= same(a, other[n])
-        wrong = (settled & ~same(a, b)).nonzero()
+                settled &= same(a, other[n], norm)
+        wrong = (settled & ~same(a, b, norm)).nonzero()
         for place in wrong[:3].tolist():
             at = tuple(place)
             given = [x[at[: x.dim()]] if not rows else x[at[0], 4] for x in arguments] if at else arguments
@@ -144,17 +180,23 @@ def differences(name: str, function: Callable[..., Any], arguments: list[Tensor]
             yield f"{name} {arguments[0].dtype} of ({numbers}): {b[at].item()!r}; the CPU: {a[at].item()!r}"
 
 
+def _beside(x: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.to(x.device) if isinstance(value, Tensor) else value for name, value in kwargs.items()}
+
+
 def cases(op: Any) -> Iterator[tuple[str, Callable[..., Any], list[Tensor], bool]]:
     """Calls of an OpInfo with special values, by what PyTorch says it is: one tensor, two, or a reduction."""
     from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 
     name = f"{op.name} {op.variant_test_name}".strip()
+    if any(word in name for word in LEFT_OUT):
+        return
     for dtype in (torch.bool, *INTEGERS, *FLOATS):
         if not op.supports_dtype(dtype, "cpu"):
             continue
         if isinstance(op, UnaryUfuncInfo):
             kwargs = op.sample_kwargs("cpu", dtype, values_of(dtype))[0]
-            yield name, lambda x, kwargs=kwargs: op.op(x, **kwargs), [values_of(dtype)], False
+            yield name, lambda x, kwargs=kwargs: op.op(x, **_beside(x, kwargs)), [values_of(dtype)], False
         elif isinstance(op, BinaryUfuncInfo):
             yield name, op.op, list(pairs_of(dtype, name)), False
         elif isinstance(op, ReductionOpInfo):

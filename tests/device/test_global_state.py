@@ -1,4 +1,4 @@
-"""Global state that PyTorch reads beside the arguments: a call after a change is the call that it is on a fresh start."""
+"""Global state that PyTorch reads beside the arguments: known calls see a change of it as new ones do."""
 
 from __future__ import annotations
 
@@ -51,34 +51,46 @@ PROGRAM = """
     i = torch.arange(1, 25).view(4, 6).to("sim")
     b, h = i > 7, f.to(torch.bfloat16)
     picks, image = torch.tensor([3, 0, 0, 2], device="sim"), f.view(1, 2, 3, 4)
-    # What promotes whole numbers to the default dtype, what has another order of sums where it must be repeatable, what
-    # multiplies matrices, what makes new tensors, and the usual rest.
+    # What promotes whole numbers to the default dtype,
     CALLS = {
         "div": lambda: i / 2, "true divide": lambda: i / i, "mul by a float": lambda: i * 0.5, "add": lambda: f + 1,
         "bool by a float": lambda: b * 0.5, "sqrt of ints": lambda: i.sqrt(), "exp of bools": lambda: b.exp(),
-        "pow": lambda: i ** 0.5, "sigmoid": lambda: i.sigmoid(), "rsqrt": lambda: i.rsqrt(), "atan2": lambda: i.atan2(i),
-        "reciprocal": lambda: i.reciprocal(), "logit": lambda: b.logit(), "hermite": lambda:
-        torch.special.hermite_polynomial_h(i, 2), "xlogy": lambda: torch.xlogy(i, 2), "where": lambda: i.where(b, 0.5),
-        "float mean": lambda: f.mean(0), "norm": lambda: f.norm(), "std": lambda: f.std(1), "prod": lambda: i.prod(),
-        "arange": lambda: torch.arange(0.0, 5.0, device="sim"), "linspace": lambda: torch.linspace(0, 1, 5, device="sim"),
-        "full": lambda: torch.full((2,), 1.5, device="sim"), "ones": lambda: torch.ones(3, device="sim"),
-        "eye": lambda: torch.eye(3, device="sim"), "complex": lambda: torch.full((2,), 1.5, device="sim").dtype,
-        "nan_to_num": lambda: i.nan_to_num(1.0), "bucketize": lambda: torch.bucketize(i, f[0]), "clamp": lambda:
-        i.clamp(0.5), "addcmul": lambda: torch.addcmul(f, f, f, value=2), "lerp": lambda: torch.lerp(f, f, 0.5),
-        "index_add": lambda: f.index_add(0, picks, f), "scatter_add": lambda: f.scatter_add(0, picks.expand(6, 4).t(), f),
-        "index_put": lambda: f.index_put((picks,), f, accumulate=True), "put": lambda: f.put(picks, f[0, :4], True),
-        "index_copy": lambda: f.index_copy(0, picks[:1], f[:1]), "gather": lambda: f.gather(0, picks.expand(6, 4).t()),
-        "cumsum": lambda: f.cumsum(0), "kthvalue": lambda: f.kthvalue(2), "median": lambda: f.median(1), "sort": lambda:
-        f.sort(1), "bincount": lambda: picks.bincount(f[:, 0].contiguous()), "histc": lambda: f.histc(4), "topk": lambda:
-        f.topk(2), "mm": lambda: f @ f.t(), "half mm": lambda: h @ h.t(), "addmm": lambda: torch.addmm(f[:, :4], f, f.t()),
-        "bmm": lambda: image[0] @ image[0].mT, "linear": lambda: F.linear(f, f), "conv": lambda:
-        F.conv2d(image, image.view(2, 1, 3, 4), groups=2, padding=1), "attention": lambda:
-        F.scaled_dot_product_attention(image, image, image), "softmax": lambda: f.softmax(1), "layer_norm": lambda:
-        F.layer_norm(f, (6,)), "gelu": lambda: F.gelu(f), "upsample": lambda: F.interpolate(image, scale_factor=2),
-        "max_pool": lambda: F.max_pool2d(image, 2), "pad": lambda: F.pad(image, (1, 1), "reflect"), "embedding": lambda:
-        F.embedding(picks, f), "nll": lambda: F.nll_loss(f.log_softmax(1), picks), "cross": lambda:
-        F.cross_entropy(f, picks), "empty": lambda: torch.empty_like(f).shape, "resize": lambda: f.clone().resize_(30).shape,
-        "tiny": lambda: f * 1e-40, "tiny sum": lambda: (f * 1e-40).sum(), "svd": lambda: torch.linalg.svdvals(f),
+        "pow": lambda: i ** 0.5, "sigmoid": lambda: i.sigmoid(), "rsqrt": lambda: i.rsqrt(),
+        "atan2": lambda: i.atan2(i), "reciprocal": lambda: i.reciprocal(), "logit": lambda: b.logit(),
+        "hermite": lambda: torch.special.hermite_polynomial_h(i, 2), "xlogy": lambda: torch.xlogy(i, 2),
+        "where": lambda: i.where(b, 0.5), "nan_to_num": lambda: i.nan_to_num(1.0), "clamp": lambda: i.clamp(0.5),
+    }
+    # what makes new tensors,
+    CALLS |= {
+        "arange": lambda: torch.arange(0.0, 5.0, device="sim"), "eye": lambda: torch.eye(3, device="sim"),
+        "linspace": lambda: torch.linspace(0, 1, 5, device="sim"), "ones": lambda: torch.ones(3, device="sim"),
+        "full": lambda: torch.full((2,), 1.5, device="sim"), "empty": lambda: torch.empty_like(f).shape,
+        "resize": lambda: f.clone().resize_(30).shape,
+    }
+    # what has another order of sums where it must be repeatable, or refuses to run then,
+    CALLS |= {
+        "index_add": lambda: f.index_add(0, picks, f), "put": lambda: f.put(picks, f[0, :4], True),
+        "scatter_add": lambda: f.scatter_add(0, picks.expand(6, 4).t(), f), "cumsum": lambda: f.cumsum(0),
+        "index_put": lambda: f.index_put((picks,), f, accumulate=True), "histc": lambda: f.histc(4),
+        "index_copy": lambda: f.index_copy(0, picks[:1], f[:1]), "median": lambda: f.median(1),
+        "gather": lambda: f.gather(0, picks.expand(6, 4).t()), "kthvalue": lambda: f.kthvalue(2),
+        "bincount": lambda: picks.bincount(f[:, 0].contiguous()),
+        "upsample": lambda: F.interpolate(image, scale_factor=2),
+        "pad": lambda: F.pad(image, (1, 1), "reflect"), "nll": lambda: F.nll_loss(f.log_softmax(1), picks),
+        "max_pool": lambda: F.max_pool2d(image, 2),
+    }
+    # what multiplies matrices, and the usual rest.
+    CALLS |= {
+        "mm": lambda: f @ f.t(), "half mm": lambda: h @ h.t(), "addmm": lambda: torch.addmm(f[:, :4], f, f.t()),
+        "bmm": lambda: image[0] @ image[0].mT, "linear": lambda: F.linear(f, f), "svd": lambda: torch.linalg.svdvals(f),
+        "conv": lambda: F.conv2d(image, image.view(2, 1, 3, 4), groups=2, padding=1), "std": lambda: f.std(1),
+        "attention": lambda: F.scaled_dot_product_attention(image, image, image), "softmax": lambda: f.softmax(1),
+        "layer_norm": lambda: F.layer_norm(f, (6,)), "gelu": lambda: F.gelu(f), "topk": lambda: f.topk(2),
+        "embedding": lambda: F.embedding(picks, f), "cross": lambda: F.cross_entropy(f, picks),
+        "norm": lambda: f.norm(), "mean": lambda: f.mean(0), "prod": lambda: i.prod(), "sort": lambda: f.sort(1),
+        "tiny": lambda: f * 1e-40,
+        "bucketize": lambda: torch.bucketize(i, f[0]), "addcmul": lambda: torch.addcmul(f, f, f, value=2),
+        "lerp": lambda: torch.lerp(f, f, 0.5), "tiny sum": lambda: (f * 1e-40).sum(),
     }
 
     def one(call):

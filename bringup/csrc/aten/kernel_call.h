@@ -21,11 +21,13 @@ struct KernelOp {
   c10::KernelFunction earlier;    // our kernel that this one replaced, if there was one
   bool earlier_is_native = false; // and it does the device's own work, not the CPU's
   c10::KernelFunction meta;       // PyTorch's meta kernel of the op itself, if it has one
+  const bool has_quick_meta;      // and it is C++
   PlanCache cache;
   std::atomic<uint64_t> hits{0}, misses{0};
 };
 
 c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op);
+bool has_quick_meta_kernel(const c10::OperatorHandle& op);
 // Whether somebody else's kernel (TORCH_LIBRARY_IMPL, torch.library) is the one that runs on our devices.
 bool has_foreign_kernel(const c10::OperatorHandle& op);
 

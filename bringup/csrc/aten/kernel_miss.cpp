@@ -5,6 +5,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <array>
+#include <limits>
+
 #include "aten/kernel_call.h"
 #include "aten/route.h"
 
@@ -122,26 +126,46 @@ class MetaCall {
   std::vector<at::Tensor> stand_ins_; // by slot
 };
 
-// Whether the meta kernel refuses some value of some number in this call. It is asked, not told: values on both sides
-// of every bound that PyTorch has (0, 1, the integers that name a norm, what float32 can hold).
-bool checks_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Values on both sides of every bound that PyTorch has, and between: 0, 1, numbers that name a norm, float32's ends.
+constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr std::array kProbes{-kInfinity, -1e30, -2.0,     -1.0, -0.5, -1e-30, 0.0, 1e-30, 0.5,       0.999999,
+                             1.0,        1.5,   1.999999, 2.0,  2.5,  3.0,    3.5, 1e30,  kInfinity, kNan};
+
+// Which probes the meta kernel refuses in the place of each number of a call: asked, so that no list has to be kept.
+BoundPlan::Refusals refused_probes(KernelOp& op, const Signature& call, const torch::jit::Stack& stack) {
+  BoundPlan::Refusals refused(op.rules.arguments.size());
   torch::jit::Stack varied(stack);
-  for (size_t i = 0; i < op.rules.arguments.size(); ++i) {
+  for (size_t i = 0; i < refused.size(); ++i) {
     const c10::IValue given = varied[call.first + i];
     if (op.rules.arguments[i].kind != ArgumentRules::Kind::number || !(given.isDouble() || given.isInt())) continue;
-    for (double value : {-kInfinity, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 1e30, kInfinity, std::nan("")}) {
+    for (size_t probe = 0; probe < kProbes.size(); ++probe) {
+      const double value = kProbes[probe];
       if (given.isInt() && !(value == std::trunc(value) && std::abs(value) < 1e18)) continue;
       varied[call.first + i] = given.isInt() ? c10::IValue(static_cast<int64_t>(value)) : c10::IValue(value);
       try {
         MetaCall(op, call, varied).run();
       } catch (const std::exception&) {
-        return true;
+        refused[i] |= 1U << probe;
       }
     }
     varied[call.first + i] = given;
   }
-  return false;
+  return refused;
+}
+
+// Whether a call differs from the one that passed in one number, a float between two probes that are not refused.
+bool lies_between(const Signature& call, const torch::jit::Stack& stack, const BoundPlan& bound,
+                  const BoundPlan::Refusals& refused) {
+  size_t different = 0;
+  for (size_t slot = 0; slot < bound.passed.size(); ++slot) different += !bound.passed[slot].same(call.numbers[slot]);
+  for (size_t i = 0; i < refused.size(); ++i) {
+    if (refused[i] == 0) continue;
+    if (different > 1 || !stack[call.first + i].isDouble()) return false;
+    const double value = stack[call.first + i].toDouble();
+    const size_t above = std::upper_bound(kProbes.begin(), kProbes.end() - 1, value) - kProbes.begin(); // NaN: the end
+    if (above == 0 || above >= kProbes.size() - 1 || (refused[i] >> (above - 1) & 3) != 0) return false;
+  }
+  return true;
 }
 
 // The plan's own word on what comes out, for an op that PyTorch has no meta kernel for.
@@ -200,7 +224,7 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   if (!bound->plan) return bound;
   const bool refused = bound->refused();
   bound->passed.assign(call.numbers.begin(), call.numbers.end());
-  if (known && !refused && !bound->passed.empty()) bound->checks = BoundPlan::Checks::unknown;
+  bound->checks_numbers = known && !refused && !bound->passed.empty();
   if (!known && !refused) bound->results = results_of(op, *bound->plan);
   const int flags = bound->plan->flags;
   bound->functional = op.functional && ((flags & Plan::kFunctional) || (op.in_place && !(flags & Plan::kPointwise)));
@@ -222,10 +246,15 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
 
 void check_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack, const BoundPlan& bound) {
   Unseen unseen;
-  using Checks = BoundPlan::Checks;
-  if (bound.checks == Checks::unknown)
-    bound.checks = checks_numbers(op, call, stack) ? Checks::some : Checks::none;
-  if (bound.checks == Checks::some) MetaCall(op, call, stack).run();
+  auto refused = std::atomic_load(&bound.refusals);
+  if (!refused) { // threads that ask at the same time get the same answer
+    refused = std::make_shared<const BoundPlan::Refusals>(refused_probes(op, call, stack));
+    std::atomic_store(&bound.refusals, refused);
+    if (std::ranges::all_of(*refused, [](uint32_t probes) { return probes == 0; })) bound.checks_numbers = false;
+  }
+  // A meta kernel in C++ takes a microsecond; one in Python takes a thousand, too long for a delta that grows.
+  if (bound.checks_numbers && (op.has_quick_meta || !lies_between(call, stack, bound, *refused)))
+    MetaCall(op, call, stack).run();
 }
 
 } // namespace bringup

@@ -37,4 +37,10 @@ c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op) {
   return found == kernels.end() ? c10::KernelFunction() : found->second.back().kernel;
 }
 
+bool has_quick_meta_kernel(const c10::OperatorHandle& op) {
+  const auto& kernels = (op.*reach(Definition()))->op.*reach(Registered());
+  const auto found = kernels.find(c10::DispatchKey::Meta);
+  return found != kernels.end() && found->second.back().debug.find(".py:") == std::string::npos;
+}
+
 } // namespace bringup

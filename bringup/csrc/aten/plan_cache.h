@@ -30,12 +30,13 @@ struct BoundPlan {
   bool same_dtype = false; // no meta kernel has looked at an out=: it must have the result's dtype
 
   // PyTorch checks some numbers (huber_loss: delta > 0). Those of the first call have passed; others are asked about.
-  enum class Checks : uint8_t { none, some, unknown };
   c10::SmallVector<Number, 4> passed;
-  mutable std::atomic<Checks> checks{Checks::none};
+  mutable std::atomic<bool> checks_numbers{false};  // or may do so
+  using Refusals = std::vector<uint32_t>;           // by argument, a bit for each probe that the meta kernel refuses
+  mutable std::shared_ptr<const Refusals> refusals; // read and written with std::atomic_*; nullptr: not yet asked
 
   bool vouches_for(const Signature& call) const {
-    if (C10_LIKELY(checks.load(std::memory_order_relaxed) == Checks::none)) return true;
+    if (C10_LIKELY(!checks_numbers.load(std::memory_order_relaxed))) return true;
     for (size_t i = 0; i < passed.size(); ++i)
       if (!passed[i].same(call.numbers[i])) return false;
     return true;

@@ -54,11 +54,10 @@ I half_step(I bits, F a, F b) {
   return (zero & least) | (~zero & (bits - (away | N(1))));
 }
 
-// Of two equal numbers NumPy's half gives the first, its other types and bfloat16 the second: seen in the sign of 0.
 //! f16
 F nextafter(F a, F b) {
   F r = X.from_f16(CONVERT(H, half_step(CONVERT(I, T.from_f32(a)), a, b)));
-  return select(MASK(a != a) | MASK(b != b), a + b, select(MASK(a == b), a, r));
+  return select(MASK(a != a) | MASK(b != b), a + b, select(MASK(a == b), b, r));
 }
 
 //! bf16
