@@ -57,6 +57,8 @@ class OverloadCall:
     form: str = "recorded"
     #: What the functional form returned, for a form that should return the same.
     truth: Any = None
+    #: The same call with other memory under it, which must give the same.
+    like: OverloadCall | None = None
     #: Names of arguments that stay on the CPU.
     on_cpu: frozenset[str] = field(default_factory=frozenset)
 
