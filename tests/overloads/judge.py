@@ -43,12 +43,20 @@ INSIDE = (
     "Could not run 'aten::",
     "meta kernel",
 )
-#: The CPU says so of a dtype that it has no kernel for; a device may have one.
-NOT_ON_CPU = ("not implemented for", "not supported", "unsupported dtype", "Unsupported dtype")
+#: The CPU says so of a dtype, a layout or an out= in an input's memory that it has no kernel for; a device may have one.
+NOT_ON_CPU = (
+    "must be contiguous",
+    "refer to a single memory location",
+    "not implemented for",
+    "not supported",
+    "unsupported dtype",
+    "Unsupported dtype",
+)
 #: Results that PyTorch puts on the CPU for every device.
 ON_CPU = ("_shape_as_tensor", "_to_cpu", "_make_dep_token", "_test_ambiguous_defaults")
 #: Results that are memory as it was found.
 UNINITIALISED = (
+    "_make_dep_token",
     "empty",
     "new_empty",
     "resize",
@@ -194,7 +202,10 @@ def judge_call(call: OverloadCall, device: str) -> dict[str, str] | str:
     if expected[2] != actual[2]:
         return {"kind": "differs", "message": f"{expected[2]} expected, got {actual[2]}"[:MESSAGE]}
     try:
-        compare(expected[:2], actual[:2], "cpu" if name.startswith(ON_CPU) else device, None, values)
+        if name.startswith(ON_CPU):
+            compare(expected[0], actual[0], "cpu", None, values)
+        else:
+            compare(expected[:2], actual[:2], device, None, values)
     except Mismatch as error:
         if not values or not _is_as_exact(call, expected, actual, device):
             return {"kind": "differs", "message": str(error)[:MESSAGE]}
