@@ -213,7 +213,7 @@ def judge_call(call: OverloadCall, device: str) -> dict[str, str] | str:
 
 
 def _keeps_outs(call: OverloadCall, actual: Any) -> bool:
-    """Whether every out= has the strides it was given with: some CPU kernels lay a tensor of the right size out anew."""
+    """Whether every out= has the strides it was given with: some CPU kernels lay out anew what has the right size."""
     outs = out_arguments(overload_named(call.overload))
     given = list(tensors_in({name: call.arguments.get(name) for name in outs}))
     now = list(tensors_in({name: actual[1][0].get(name) for name in outs}))
