@@ -183,3 +183,12 @@ def test_gradient_of_batch_norm_is_laid_out_as_on_the_cpu(device: str) -> None:
                 if expected is not None:
                     assert expected.stride() == actual.stride()
                     torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_norms_of_halves_are_float32(device: str, dtype: torch.dtype) -> None:
+    v, g = torch.rand(2, 3).to(dtype), torch.rand(2, 1).to(dtype)
+    for expected, actual in zip(
+        aten._weight_norm_interface(v, g), aten._weight_norm_interface(v.to(device), g.to(device))
+    ):
+        torch.testing.assert_close(actual.cpu(), expected)
