@@ -226,7 +226,17 @@ def batch_norm_functional(
         elementwise(call, updated, running, lambda mean, variance: (mean, variance), [None, None])
 
 
-@lowering("aten::native_batch_norm_backward")
+def _outputs_of_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> list[Any]:
+    """What comes out on the CPU: contiguous or channels last; the meta kernel keeps any order of dimensions."""
+    _, _, code, sizes, strides, flags = x
+    mean, _, saved, _, _, _, mask = rest[:7]
+    parameter = next((tensor[2] for tensor in (weight, saved, mean) if tensor is not None), code)
+    last = not flags & 2 and is_channels_last(sizes, strides)
+    made = [("new", code, tuple(sizes), strides_in_format(sizes, last)), *[new_output(parameter, (sizes[1],))] * 2]
+    return [output if wanted else None for output, wanted in zip(made, mask)]
+
+
+@lowering("aten::native_batch_norm_backward", outputs=_outputs_of_backward)
 def batch_norm_backward(
     call: Call,
     grad_out: Tensor,
@@ -277,7 +287,7 @@ def batch_norm_backward(
     elementwise(call, [dx], operands, trained if train else lambda g, a: g * a, wide)
 
 
-@lowering("aten::batch_norm_backward")
+@lowering("aten::batch_norm_backward", outputs=_outputs_of_backward)
 def batch_norm_backward_reserved(
     call: Call,
     grad_out: Tensor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bringup.ir.dtypes import int64
 from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, binary, const
@@ -10,8 +11,8 @@ from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.folding import Fold, Piece, fold
-from bringup.lowering.registry import lowering
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.registry import lowering, new_output
+from bringup.lowering.scalar_types import BY_CODE, CODE_OF, opmath
 from bringup.lowering.statistics import norm_of
 from bringup.lowering.symbolic import IntLike
 
@@ -46,7 +47,13 @@ def renorm(call: Call, self: Tensor, p: Number, dim: int, maxnorm: Number) -> No
     elementwise(call, call.outs, [self, norms, maxnorm], formula, wide)
 
 
-@lowering("aten::_weight_norm_interface")
+def _outputs_of_weight_norm(v: Any, g: Any, *_: object) -> list[Any]:
+    """What comes out on the CPU: norms of halves are float32, where the meta kernel says so of bfloat16 alone."""
+    _, _, code, sizes, strides, _ = g
+    return [new_output(v[2], v[3]), ("new", CODE_OF[opmath(BY_CODE[code])], sizes, strides)]
+
+
+@lowering("aten::_weight_norm_interface", outputs=_outputs_of_weight_norm)
 def weight_norm(call: Call, v: Tensor, g: Tensor, dim: int) -> None:
     """v g / |v|, and |v|, the norm over all other dimensions."""
     w, norms = call.outs

@@ -166,3 +166,29 @@ def test_gradients_of_bags_whose_owners_are_not_given(device: str, run_python: R
         else:
             raise AssertionError("indices without owners were taken")
     """)
+
+
+def test_gradient_of_batch_norm_is_laid_out_as_on_the_cpu(device: str) -> None:
+    """Contiguous or channels last, whatever order the dimensions of the input are in."""
+
+    def gradients(where: str, x: torch.Tensor, mask: list[bool]) -> Any:
+        mine, grad = x.to(where), torch.ones_like(x).to(where)
+        channels = [torch.linspace(0.5, 1, 3, device=where) for _ in range(5)]
+        return aten.native_batch_norm_backward(grad, mine, *channels, True, 1e-5, mask)
+
+    for x in (torch.rand(4, 3, 2, 5).permute(2, 1, 0, 3), torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        for mask in ([True, True, True], [True, False, False]):
+            for expected, actual in zip(gradients("cpu", x, mask), gradients(device, x, mask)):
+                assert (expected is None) == (actual is None)
+                if expected is not None:
+                    assert expected.stride() == actual.stride()
+                    torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_norms_of_halves_are_float32(device: str, dtype: torch.dtype) -> None:
+    v, g = torch.rand(2, 3).to(dtype), torch.rand(2, 1).to(dtype)
+    for expected, actual in zip(
+        aten._weight_norm_interface(v, g), aten._weight_norm_interface(v.to(device), g.to(device))
+    ):
+        torch.testing.assert_close(actual.cpu(), expected)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bringup.kit.op_samples import copy_to
+from bringup.kit.op_samples import WIDE, copy_to, tensors_in
 
 _SHORT = {
     "float32": "f32",
@@ -57,6 +57,8 @@ class OverloadCall:
     form: str = "recorded"
     #: What the functional form returned, for a form that should return the same.
     truth: Any = None
+    #: The same call with other memory under it, which must give the same.
+    like: OverloadCall | None = None
     #: Names of arguments that stay on the CPU.
     on_cpu: frozenset[str] = field(default_factory=frozenset)
 
@@ -81,6 +83,8 @@ class OverloadCall:
         overload = overload_named(self.overload)
         mine = copy_to({k: v for k, v in self.arguments.items() if k not in self.on_cpu}, device)
         mine |= copy_to({k: v for k, v in self.arguments.items() if k in self.on_cpu}, "cpu")
+        if not list(tensors_in(mine)) and any(a.name == "device" for a in overload._schema.arguments):
+            mine["device"] = "cpu" if device == WIDE else device  # a factory
         positional, keyword = [], {}
         for argument in overload._schema.arguments:
             if argument.name not in mine:

@@ -1,4 +1,4 @@
-"""Arguments for private ops that check nothing: what a draw from the schema gives them means nothing to the CPU either."""
+"""Arguments for private ops that check nothing: a draw from the schema means nothing to the CPU's kernel either."""
 
 from __future__ import annotations
 

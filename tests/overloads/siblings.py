@@ -99,7 +99,8 @@ def _halved(dtype: torch.dtype, mixed: bool) -> Any:
 def input_forms(call: OverloadCall) -> Iterator[OverloadCall]:
     """Yields the call, and the call with transposed memory and in half types."""
     yield call
-    forms = [_changed(call, "transposed memory", _transposed)]
+    transposed = _changed(call, "transposed memory", _transposed)
+    forms = [transposed and replace(transposed, like=call)]
     if any(t.dtype == torch.float32 for t in tensors_in(call.arguments)):
         forms += [
             _changed(call, "bfloat16", _halved(torch.bfloat16, mixed=False)),

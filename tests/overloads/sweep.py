@@ -67,6 +67,8 @@ def findings_of(result: CaseResult) -> list[dict[str, str]]:
     if result.status in (Status.CRASH, Status.TIMEOUT):
         kind = "crash" if result.status is Status.CRASH else "hang"
         steps = [line for line in result.message.splitlines() if line.startswith(("cpu: ", "device: "))]
+        if not steps and " in synthesised" in result.message:  # a deep stack left no room for the line
+            steps = [f"cpu: {result.case.op} [from the schema]"]
         return [{"kind": kind, "call": steps[-1] if steps else result.case.op, "message": result.message[-600:]}]
     return []
 
