@@ -129,7 +129,8 @@ class _Reader:
         read = self._each(variants, "variants", self._variant)
         results = {tuple(result.dtype for result in variant.results) for variant in read}
         need(len(results) == 1, "variants", "they do not give the same results")
-        self._results = len(read[0].results)
+        self._dtypes = [result.dtype for result in read[0].results]
+        self._results = len(self._dtypes)
         names = self._each(parameters, "parameters", text)
         return GraphProgram(
             text(target, "target"),
@@ -139,7 +140,7 @@ class _Reader:
             self._kernels,
             read,
             names,
-            self._tree(takes, "takes", self._taken),
+            self._arguments(takes),
             self._tree(gives, "gives", self._given),
             self._each(updates, "updates", self._update),
         )
@@ -270,9 +271,23 @@ class _Reader:
         need(len({key for key, _ in pairs}) == len(pairs), where, "a key is there twice")
         return [kind, *([key, self._tree(part, where, leaf, depth - 1)] for key, part in pairs)]
 
+    def _arguments(self, takes: Any) -> Any:
+        """Positional arguments and those by name; every input is one of them, once."""
+        self._seen: list[int] = []
+        tree = self._tree(takes, "takes", self._taken)
+        shaped = type(tree) is list and len(tree) == 3 and all(type(part) is list for part in tree[1:])
+        need(shaped and (tree[0], tree[1][0], tree[2][0]) == ("tuple", "tuple", "dict"), "takes", "no arguments")
+        need(all(type(key) is str for key, _ in tree[2][1:]), "takes", "an argument's name is a text")
+        need(len(set(self._seen)) == len(self._seen), "takes", "an input is there twice")
+        for n, given in enumerate(self._inputs):  # a number that is written in is no argument, and decides no size
+            written_in = given.dtype == INTEGER and all(size.input != n for size in self._sizes)
+            need(n in self._seen or written_in, "takes", f"input {n} is not there")
+        return tree
+
     def _taken(self, kind: str, content: Any, where: str) -> int:
         need(kind == "input", where, "no kind of leaf")
-        return whole(content, where, 0, len(self._inputs) - 1)
+        self._seen.append(whole(content, where, 0, len(self._inputs) - 1))
+        return self._seen[-1]
 
     def _given(self, kind: str, content: Any, where: str) -> Any:
         need(kind in ("result", "size"), where, "no kind of leaf")
@@ -282,7 +297,9 @@ class _Reader:
         constant, result = items(value, where, 2, 2)
         number = whole(constant, where, 0, len(self._constants) - 1)
         need(self._constants[number].state, where, "this constant is no state")
-        return number, whole(result, where, 0, self._results - 1)
+        place = whole(result, where, 0, self._results - 1)
+        need(self._dtypes[place] == self._constants[number].dtype, where, "this result is of another type")
+        return number, place
 
 
 def _dtype(value: Any, where: str) -> str:
@@ -299,7 +316,7 @@ def _kernel(value: Any, where: str) -> Kernel:
         raise ArtifactError(f"manifest: {where}: no kernel: {error}") from error
     # The disk cache knows kernels by their text: only the one text that a kernel has may name it.
     need(kernel_text(kernel) == source, where, "not as bringup prints kernels")
-    need(bool(_NAME.match(kernel.name)) and kernel.name.isascii(), where, "no name of a kernel")
+    need(bool(_NAME.fullmatch(kernel.name)), where, "no name of a kernel")
     return kernel
 
 

@@ -37,7 +37,7 @@ class Contents:
         if layout_of(tensor) != self._layout:
             return False
         now = _in_one_piece(tensor)
-        return _memcmp(now.data_ptr(), self._bytes.data_ptr(), self._bytes.nbytes) == 0
+        return bool(_memcmp(now.data_ptr(), self._bytes.data_ptr(), self._bytes.nbytes) == 0)
 
 
 def layout_of(tensor: Tensor) -> tuple[Any, ...]:

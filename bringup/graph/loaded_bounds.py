@@ -5,7 +5,8 @@ The verifier proves that a kernel stays inside the buffers it declares; here tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bringup.graph.artifact import ArtifactError
 from bringup.graph.program import GraphProgram, Memory, Variant
@@ -46,6 +47,11 @@ class BoundsCheck:
             if any(number < 0 for number in (start, *shape, *strides)):
                 raise ArtifactError(f"result {n} has negative sizes for {self._shown()}")
             self._inside(result.memory, start, shape, strides, DTYPES[result.dtype].size, f"result {n}")
+            for number in [number for number, place in self._program.updates if place == n]:
+                if tuple(shape) != self._program.constants[number].shape:
+                    raise ArtifactError(f"result {n} is not of the shape of the state that it becomes")
+        for formula in _sizes_in(self._program.gives):
+            self._number(formula, self._sizes)
 
     def _shown(self) -> str:
         return ", ".join(f"{name} = {size}" for name, size in self._sizes.items()) or "its sizes"
@@ -83,6 +89,16 @@ class BoundsCheck:
                 f"{what} lies outside of its memory for {self._shown()}: elements {first}…{last} of "
                 f"{itemsize} bytes in {self._nbytes[memory]} bytes"
             )
+
+
+def _sizes_in(tree: Any) -> Iterator[Index]:
+    """The formulas among what a model gives."""
+    if type(tree) is tuple:
+        if tree[0] == "size":
+            yield tree[1]
+        return
+    for part in tree[1:]:
+        yield from _sizes_in(part[1] if tree[0] == "dict" else part)
 
 
 def _constant_bytes(program: GraphProgram, number: int) -> int:

@@ -34,7 +34,7 @@ class Replay:
         for node in graph.nodes():
             if node.kind() != "prim::Constant":
                 continue
-            held = node.output().toIValue()
+            held: Any = node.output().toIValue()
             if isinstance(held, Tensor):
                 self.constants.append(held)
                 held = moved(held, device)

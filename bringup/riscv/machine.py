@@ -135,20 +135,22 @@ class GuestError(RuntimeError):
         line: str | None = None,
         registers: Sequence[int] = (),
         machine: str = "",
+        xlen: int = 64,
     ) -> None:
         self.reason = reason
         self.pc = pc
         self.instruction = instruction
         self.function = function
         self.line = line
-        self.registers = dict(zip(REGISTERS, registers))
+        # Emulators keep 32-bit registers sign-extended; the program has no upper half.
+        self.registers = {name: value & (1 << xlen) - 1 for name, value in zip(REGISTERS, registers)}
         where = f"pc {pc:#x}"
         where += f" in {function}" if function else ""
         where += f" ({line})" if line else ""
         where += (
             f", instruction {instruction:#0{10 if instruction & 3 == 3 else 6}x}" if instruction is not None else ""
         )
-        named = [f"{name:>4} {value:#018x}" for name, value in self.registers.items()]
+        named = [f"{name:>4} {value:#0{2 + xlen // 4}x}" for name, value in self.registers.items()]
         table = ["  ".join(named[i : i + 4]) for i in range(0, len(named), 4)]
         super().__init__("\n  ".join([f"RISC-V guest{f' on {machine}' if machine else ''}: {reason}", where, *table]))
 
@@ -223,6 +225,7 @@ class Machine(ABC):
             line=self.program.line_at(pc),
             registers=registers,
             machine=self.name,
+            xlen=self.spec.xlen,
         )
 
     def close(self) -> None:  # noqa: B027 - most machines hold nothing that must be given back

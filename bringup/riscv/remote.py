@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import socket
+import stat
 import struct
 import time
 from pathlib import Path
@@ -98,27 +99,60 @@ class _NoGuest(Bus):
 def serve(device: Device, socket_path: str | Path, *, base: int = 0, connections: int | None = None) -> None:
     """Serves a device's registers to guests in other processes, one guest at a time, until interrupted.
 
-    The device's time is the number of accesses so far. What it raises is printed and refuses the access. With
+    A path that holds anything but the socket of a server that is gone is a FileExistsError. The device's time is the
+    number of accesses so far. What it raises is printed and refuses the access. With
     ``connections`` it returns after that many guests.
     """
     path = _checked(socket_path)
     bus = _NoGuest(device)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # left by a server that was killed
+    _make_room(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
+        ours = _file(path)
         try:
             listener.listen(1)
             while connections is None or connections > 0:
                 peer, _ = listener.accept()
                 with peer:
-                    _serve_peer(bus, peer, base)
-                connections = None if connections is None else connections - 1
+                    asked = _serve_peer(bus, peer, base)
+                connections = None if connections is None else connections - asked
         finally:
+            if _file(path) == ours:  # nobody has put another in its place
+                os.unlink(path)
+
+
+def _make_room(path: str) -> None:
+    """Removes the socket of a server that was killed, and nothing else."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise FileExistsError(f"{path} is there, and it is not a socket: choose another path, or remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.settimeout(1)
+            probe.connect(path)
+        except ConnectionRefusedError:
             os.unlink(path)
+            return
+        except TimeoutError:  # its queue is full, so it listens
+            pass
+    raise FileExistsError(f"{path}: another server listens there")
 
 
-def _serve_peer(bus: _NoGuest, peer: socket.socket, base: int) -> None:
+def _file(path: str) -> tuple[int, int] | None:
+    """Which file is under a path; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _serve_peer(bus: _NoGuest, peer: socket.socket, base: int) -> bool:
+    """True if it was a guest; who only looks whether there is a server asks for nothing."""
+    before = bus.accesses
     with contextlib.suppress(ConnectionError):  # a guest may stop at any time
         while (request := _receive(peer, REQUEST.size, None)) is not None:
             kind, size, _, address, value = REQUEST.unpack(request)
@@ -135,6 +169,7 @@ def _serve_peer(bus: _NoGuest, peer: socket.socket, base: int) -> None:
                 ok = 0
             bus.accesses += 1
             peer.sendall(REPLY.pack(ok, data))
+    return bus.accesses > before
 
 
 def _checked(socket_path: str | Path) -> str:

@@ -123,11 +123,20 @@ def _find(family: str | None, chosen: str, path: str) -> Toolchain:
             program = shutil.which(name, path=path)
             if program and (kind != "clang" or _knows_riscv(program)):
                 return Toolchain((program,), kind)
-    raise ToolchainMissing(
-        f"no RISC-V compiler{f' of the family {family}' if family else ''}: looked for the Python package ziglang, "
-        "clang and riscv64-unknown-elf-gcc; pip install ziglang, or apt-get install gcc-riscv64-unknown-elf, or set "
-        "BRINGUP_RISCV_CC"
-    )
+    if family is not None:
+        looked, advice = _MISSING[family]
+        raise ToolchainMissing(f"no RISC-V compiler of the family {family}: looked for {looked}; {advice}")
+    looked = ", ".join(words for words, _ in _MISSING.values())
+    advice = ", or ".join(words for _, words in _MISSING.values())
+    raise ToolchainMissing(f"no RISC-V compiler: looked for {looked}; {advice}, or set BRINGUP_RISCV_CC")
+
+
+#: For each family: what was looked for, and what to do.
+_MISSING = {
+    "zig": ("the Python package ziglang", "pip install ziglang"),
+    "gcc": ("riscv64-unknown-elf-gcc", "apt-get install gcc-riscv64-unknown-elf"),
+    "clang": ("clang with the target riscv64, and ld.lld", "apt-get install clang lld"),
+}
 
 
 @functools.lru_cache(maxsize=16)

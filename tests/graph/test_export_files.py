@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -328,6 +329,33 @@ def imports_a_container(manifest: Manifest) -> None:
     manifest["gives"] = ["collections.defaultdict", {"result": 0}]
 
 
+@refused(r"no arguments")
+def takes_something_else(manifest: Manifest) -> None:
+    manifest["takes"] = ["tuple", manifest["takes"][1]]
+
+
+@refused(r"input 0 is not there")
+def takes_no_input(manifest: Manifest) -> None:
+    manifest["takes"] = ["tuple", ["tuple", {"value": 1}], ["dict"]]
+
+
+@refused(r"divides by 0")
+def gives_what_divides_by_zero(manifest: Manifest) -> None:
+    manifest["gives"] = {"size": ["//", 1, ["+", [1, "batch"], [-3]]]}
+
+
+@refused(r"shape of the state|another type")
+def becomes_another_state(manifest: Manifest) -> None:
+    manifest["constants"][0][4] = True
+    manifest["updates"] = [[0, n] for n in range(len(manifest["variants"][0]["results"]))]
+
+
+@refused(r"no kernel|not as bringup prints")
+def a_kernel_whose_name_has_a_line_end(manifest: Manifest) -> None:
+    name, dot, rest = manifest["kernels"][0].partition("(")
+    manifest["kernels"][0] = f"{name}\n{dot}{rest}"
+
+
 @refused(r"no state")
 def changes_what_is_no_state(manifest: Manifest) -> None:
     manifest["updates"] = [[0, 0]]
@@ -387,6 +415,22 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+#: What a model that asks for other arguments says of those that it gets.
+ARGUMENTS = r"argument|input|this model takes|exported for|not lowered"
+
+
+def _refused_or_harmless(file: Path, given: torch.Tensor) -> None:
+    """What the file says is wrong is an ArtifactError; what is wrong with the arguments then, another."""
+    with contextlib.suppress(bringup.ArtifactError, torch.OutOfMemoryError):
+        loaded = bringup.load(file)
+        try:
+            loaded(given)
+            torch.sim.synchronize()
+        except (ValueError, TypeError) as error:
+            if not isinstance(error, bringup.ArtifactError) and not re.search(ARGUMENTS, str(error)):
+                raise
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_other_manifest_is_refused_or_harmless(path: Path, data: st.DataObject) -> None:
@@ -399,10 +443,24 @@ def test_any_other_manifest_is_refused_or_harmless(path: Path, data: st.DataObje
 
     file = changed(path, change, "fuzzed.bup")
     given = example(2)
-    with contextlib.suppress(bringup.ArtifactError, ValueError, TypeError, torch.OutOfMemoryError):
-        bringup.load(file)(given)
-        torch.sim.synchronize()
+    _refused_or_harmless(file, given)
     assert torch.equal(given, example(2))
+
+
+@pytest.mark.sweep
+def test_every_wrong_value_in_every_place(path: Path) -> None:
+    """The same, for all places and a list of values that are wrong in most of them."""
+    wrong: list[Any] = [None, True, -1, 0, 1, 2, 1 << 40, 1 << 70, 0.5, "", "x", "batch", "tensor", "float64", "a\n"]
+    wrong += [[], {}, [1], ["+"], ["tuple"], ["dict"], {"input": 0}, {"input": -1}, {"size": "batch"}, {"value": None}]
+    manifest, blobs = parts(path)
+    for place in range(len(spots(manifest))):
+        for value in wrong:
+            changed_manifest = copy.deepcopy(manifest)
+            container, key = spots(changed_manifest)[place]
+            container[key] = value
+            file = path.with_name("wrong.bup")
+            write_artifact(file, changed_manifest, blobs)
+            _refused_or_harmless(file, example(2))
 
 
 def test_a_size_that_no_graph_serves_is_an_error(path: Path) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import bringup
+import bringup.jit
 from tests.graph.comparing import Compile
+from tests.graph.number_programs import DTYPES, FEW, MORE, NUMBERS, expressions, inputs, program, scriptable, scripted
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # TorchScript is deprecated as a whole
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),  # torch.export copies its own trees
+]
 
 FORMS: dict[str, Any] = {
     "truth times a float": lambda b, i, x: b * 0.5,
@@ -49,3 +59,71 @@ def test_numbers_of_other_types_one_after_another(compiled: Compile, numbers: An
             ours, theirs = run(x, number), function(x, number)
             assert ours.dtype == theirs.dtype, number
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+# ---- the table: ops × dtypes × numbers, and every way to run a program ----
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.run(*tensors)
+
+
+def _results(how: str, run: Any, given: Sequence[torch.Tensor], folder: Path) -> Sequence[torch.Tensor]:
+    on_device = [tensor.to("sim") for tensor in given]
+    if how == "riscv":
+        backend = bringup.Backend(mode="simulate", target="riscv")
+        found = torch.compile(run, backend=backend, dynamic=False)(*given)
+        assert len(backend.reports()) == 1, "it ran somewhere else"
+    elif how == "exported":
+        out = bringup.export(_Module(run), tuple(given), out=folder / "numbers.bup", target="host")
+        found = bringup.load(out)(*on_device)
+    elif how == "scripted":
+        bringup.jit.enable(driver="sim")
+        try:
+            found = [run(*on_device) for _ in range(3)][-1]
+            assert any(group.compiled for group in bringup.jit.report(run).groups)
+        finally:
+            bringup.jit.disable()
+    elif how == "eager":
+        found = run(*on_device)
+    else:
+        found = torch.compile(run, backend="bringup", dynamic=how == "dynamic")(*on_device)
+    return [tensor.cpu() for tensor in found]
+
+
+def _agrees(how: str, dtype: str, numbers: Sequence[str], forms: Sequence[str], folder: Path) -> None:
+    names = expressions(dtype, numbers, forms, kernels=how in ("exported", "riscv"))
+    given = list(inputs(dtype).values())
+    names = scriptable(names, given) if how == "scripted" else names
+    assert len(names) > 5
+    run = program(names)
+    used = scripted(names) if how == "scripted" else run
+    for name, ours, theirs in zip(names, _results(how, used, given, folder), run(*given), strict=True):
+        rough = theirs.dtype in (torch.float16, torch.bfloat16)
+        torch.testing.assert_close(
+            ours,
+            theirs,
+            equal_nan=True,
+            rtol=1e-2 if rough else 1e-5,
+            atol=1e-6,
+            msg=lambda text, name=name: f"{name} of {dtype}, {how}: {text}",
+        )
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16"])
+@pytest.mark.parametrize("how", ["static", "dynamic", "exported", "scripted", "riscv"])
+def test_ops_of_a_tensor_and_a_number(how: str, dtype: str, tmp_path: Path) -> None:
+    _agrees(how, dtype, ["True", "3", "0.5"], FEW, tmp_path)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("how", ["eager", "static", "dynamic", "exported", "scripted", "riscv"])
+def test_all_ops_of_a_tensor_and_a_number(how: str, dtype: str, number: str, tmp_path: Path) -> None:
+    _agrees(how, dtype, [number], [*FEW, *MORE], tmp_path)

@@ -57,6 +57,14 @@ def test_wild_store(make):
     assert all(part in text for part in (f"{error.pc:#x}", "in wild", ":4", "a1 0x0000000000000007", "interpreter"))
 
 
+def test_registers_of_32_bits():
+    """They have no upper half, whatever the emulator keeps there."""
+    error = failure(bare(WILD_STORE.replace("7)", "-7)"), "rv32imc"), MachineSpec("rv32imc", ram_bytes=1 << 20))
+    assert error.registers["a1"] == 0xFFFF_FFF9
+    assert error.registers["sp"] < 1 << 32
+    assert "a1 0xfffffff9" in str(error)
+
+
 def test_illegal_instruction():
     error = failure(bare('int main(void) { __asm__ volatile(".word 0xffffffff"); return 0; }'))
     assert error.reason == "illegal instruction"

@@ -209,3 +209,27 @@ def test_a_socket_that_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
     remote.close()
     server.join(10)
     assert not path.exists()
+
+
+def test_what_is_not_a_servers_own_socket_stays(tmp_path: Path) -> None:
+    """A file of the user's, another server's socket, and one that took the place of ours while we served."""
+    notes = tmp_path / "notes"
+    notes.write_text("keep")
+    with pytest.raises(FileExistsError, match="not a socket"):
+        serve(Echo(), notes)
+    assert notes.read_text() == "keep"
+
+    path = tmp_path / "echo"
+    server = threading.Thread(target=serve, args=(Echo(latency=0), path), kwargs={"connections": 1}, daemon=True)
+    server.start()
+    remote = Device.remote(path)
+    with pytest.raises(FileExistsError, match="another server"):
+        serve(Echo(), path)
+    remote.write(0, 4, 3)
+    assert remote.read(4, 4) == 3
+    path.unlink()
+    path.write_text("mine")
+    remote.close()
+    server.join(10)
+    assert not server.is_alive()
+    assert path.read_text() == "mine"

@@ -46,6 +46,8 @@ def linear(inside: int, outside: int) -> nn.Module:
         ({"ram": "lots"}, "'lots' is no number of bytes: write 65536, 64K, 2M or 1G"),
         ({"flash": -1}, "-1 bytes are less than none"),
         ({"stack": 100}, "a stack of 112 bytes is too small"),
+        ({"seconds": -1}, "seconds=-1 is no time for a run"),
+        ({"seconds": float("nan")}, "seconds=nan is no time for a run"),
         ({"accelerator": "tpu"}, "accelerator 'tpu' reads unlike gemm@0x10320000"),
     ],
 )
@@ -103,6 +105,14 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.delenv("BRINGUP_RISCV_CC", raising=False)
     with pytest.raises(ToolchainMissing, match="pip install ziglang, or apt-get install gcc-riscv64-unknown-elf"):
         simulate(linear(8, 3), X)
+
+
+def test_no_compiler_of_a_family(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The advice is for the family that was asked for, not for one that is there."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolchainMissing, match=r"of the family clang: .* apt-get install clang lld") as caught:
+        simulate(linear(8, 3), X, toolchain="clang")
+    assert "zig" not in str(caught.value)
 
 
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

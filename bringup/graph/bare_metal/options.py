@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields
 from typing import Any
@@ -55,6 +56,9 @@ class BareMetal:
         parse_bytes(self.flash)
         if self.stack_bytes < 1024:
             raise ValueError(f"a stack of {self.stack_bytes} bytes is too small for any program: 1K at least")
+        number = isinstance(self.seconds, (int, float)) and not isinstance(self.seconds, bool)
+        if not number or not 0 < self.seconds < math.inf:
+            raise ValueError(f"seconds={self.seconds} is no time for a run: a number above 0")
         if self.accelerator:
             self.gemm_base  # noqa: B018 - says what is wrong with it
 
