@@ -26,7 +26,7 @@ from bringup.lowering.call import Call, NoKernel, Number, Tensor, number_of
 from bringup.lowering.registry import Lowering
 from bringup.lowering.resolve import run_lowering
 from bringup.lowering.scalar_types import BY_CODE
-from bringup.lowering.symbolic import IntLike, Trace, hint_of, index_of
+from bringup.lowering.symbolic import IntLike, Trace, index_of
 
 #: overload → (definition, how many arguments it takes), or None.
 FindLowering = Callable[[str], "tuple[Lowering, int] | None"]

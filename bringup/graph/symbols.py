@@ -10,7 +10,6 @@ import torch
 
 from bringup.lowering.symbolic import IntLike, Trace, larger, smaller
 
-
 #: PyTorch's numbers that are expressions of sizes.
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from bringup import debug
-from bringup.jit.cpu_tensors import CpuTensors
+from bringup.graph.host_contents import moved
+from bringup.jit.cpu_tensors import for_cpu_tensors
 from bringup.jit.replay import Replay
 
 Compiled: TypeAlias = Callable[..., Sequence[Tensor]]
@@ -24,7 +25,7 @@ def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: in
 
     device = torch.device(device_type(), device_index)
     on_cpu = any(isinstance(value, Tensor) and value.device.type == "cpu" for value in inputs)
-    values = [value.to(device) if isinstance(value, Tensor) else value for value in inputs]
+    values = [moved(value, device) if isinstance(value, Tensor) else value for value in inputs]
     replay = Replay(graph, values, device)
     try:
         module = _traced(replay)
@@ -37,7 +38,7 @@ def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: in
         return f"it draws random numbers: {', '.join(drawn)}"
     make = _with_context(_compiled, replay, "is not compiled for")
     call = _with_context(make(module, replay), replay, "failed on")
-    return CpuTensors(call, device) if on_cpu else call
+    return for_cpu_tensors(call, device) if on_cpu else call
 
 
 def _traced(replay: Replay) -> GraphModule:
@@ -81,7 +82,7 @@ def _compiled(module: GraphModule, replay: Replay) -> Compiled:
         run = compile_fx_graph(module)
 
     def call(*tensors: Tensor) -> list[Tensor]:
-        given = (*tensors, *replay.constants)
+        given = (*tensors, *(moved(constant, replay.device) for constant in replay.constants))
         results = run(*given) if computed else ()
         return [results[place] if own is None else given[own] for own, place in zip(untouched, places)]
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bringup.graph.host_contents import moved
+
 #: aten::convolution with flags for cudnn behind its nine arguments: what torch.jit.trace records.
 CONVOLUTIONS = (torch.ops.aten._convolution.default, torch.ops.aten._convolution.deprecated)
 
@@ -21,19 +23,22 @@ class Replay:
     """
 
     def __init__(self, graph: torch._C.Graph, inputs: Sequence[Any], device: torch.device) -> None:
-        self._graph = graph
+        self._graph, self.device = graph, device
+        #: Tensors that the graph itself holds, where they are: their owner may write to them.
+        self.constants: list[Tensor] = []
         self._plain: dict[int, Any] = {}
         self._slots: list[int] = []  # which value each argument of outputs() is
         self.tensors: list[Tensor] = []
         for value, given in zip(graph.inputs(), inputs):
             self._add(value.unique(), given)
-        given_tensors = len(self.tensors)
         for node in graph.nodes():
             if node.kind() != "prim::Constant":
                 continue
             held = node.output().toIValue()
-            self._add(node.output().unique(), held.to(device) if isinstance(held, Tensor) else held)
-        self.constants = self.tensors[given_tensors:]
+            if isinstance(held, Tensor):
+                self.constants.append(held)
+                held = moved(held, device)
+            self._add(node.output().unique(), held)
 
     def _add(self, value: int, given: Any) -> None:
         if isinstance(given, Tensor):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -548,21 +549,50 @@ def test_reports_of_what_has_none() -> None:
 
 
 # ---- CPU tensors ----
-def test_what_does_not_change_is_copied_once() -> None:
-    from bringup.jit.cpu_tensors import CpuTensors
+def of_cpu(x: Tensor, weight: Tensor) -> Tensor:
+    return (x * weight).relu() + 1
 
-    bridge = CpuTensors(lambda weight, x: [weight + x, x], torch.device("sim"))
-    weight = torch.randn(3)
+
+def test_cpu_tensors_are_read_at_every_call() -> None:
+    """Writes that no version counter sees: through NumPy, through .data, through memory that other tensors share."""
+    bringup.jit.enable(driver="sim")
+    numbers = numpy.zeros(4, dtype=numpy.float32)
+    x, weight = torch.from_numpy(numbers), torch.ones(4)
+    scripted = fresh(of_cpu)
+    for n in range(6):
+        numbers[:] = n
+        if n > 3:
+            weight.data.mul_(3)
+        assert torch.equal(scripted(x, weight), of_cpu(x, weight)), n
+    assert never_op_by_op(scripted)
+    same = torch.jit.trace(lambda x: (x * weight).relu() + 1, (x,))
     for n in range(5):
-        x = torch.full((3,), float(n))
-        result, through = bridge(weight, x)
-        assert through is x
-        assert torch.equal(result, weight + x)
-    assert bridge.copies == 5 + 2  # the weight as a first sight, and once more to keep it
-    for write in (lambda: weight.add_(1), lambda: weight[1:].zero_(), lambda: weight.set_(torch.ones(3))):
-        with torch.no_grad():
-            write()
-        assert torch.equal(bridge(weight, x)[0], weight + x)
+        weight.data.add_(n)  # now it is a constant of the graph
+        assert torch.equal(same(x), of_cpu(x, weight)), n
+
+
+def test_cpu_tensors_of_any_layout() -> None:
+    bringup.jit.enable(driver="sim")
+    for x in (
+        torch.randn(6, 8)[1::2, ::3],
+        torch.randn(3, 1).expand(3, 3),
+        torch.randn(8).unfold(0, 3, 1),
+        torch.randn(3, 0),
+    ):
+        weight = torch.randn(x.shape[1]).flip(0)
+        scripted = fresh(of_cpu)
+        for _ in range(4):
+            assert torch.equal(scripted(x, weight), of_cpu(x, weight))
+        assert never_op_by_op(scripted)
+
+
+def test_an_argument_on_the_cpu_that_comes_through() -> None:
+    from bringup.jit.cpu_tensors import for_cpu_tensors
+
+    x = torch.randn(3)
+    result, through = for_cpu_tensors(lambda x: [x + 1, x], torch.device("sim"))(x)
+    assert through is x
+    assert torch.equal(result, x + 1)
 
 
 def test_a_driver_without_a_compiler(run_python: Any, tmp_path: Any) -> None:

@@ -295,6 +295,25 @@ def test_a_model_on_the_cpu(numbers: Any, device: str) -> None:
     torch.testing.assert_close(y, work(x))
 
 
+def test_a_model_on_the_cpu_that_changes(numbers: Any, device: str) -> None:
+    """Every call reads weights, buffers and inputs anew: PyTorch counts no writes through .data or NumPy."""
+    model = torch.nn.BatchNorm1d(4).eval().requires_grad_(False)
+    x = numbers(3, 4).cpu()
+    run = torch.compile(model, backend="bringup", options={"device": device})
+    writes = (
+        lambda: None,
+        lambda: model.weight.data.mul_(3),
+        lambda: model.running_mean.data.add_(1),
+        lambda: model.bias.numpy().fill(2),
+        lambda: x.numpy().fill(-1),
+    )
+    for write in writes * 2:
+        write()
+        torch.testing.assert_close(run(x), model(x))
+    wide = torch.randn(1, 4).expand(3, 4)
+    torch.testing.assert_close(run(wide), model(wide))
+
+
 def test_numbers_from_the_host(compiled: Compile, numbers: Any, device: str) -> None:
     """A 0-dim CPU tensor is a number; a result may be made on the device out of nothing."""
 

@@ -156,6 +156,76 @@ def test_names_of_the_model_never_reach_c(tmp_path: Path) -> None:
         torch.testing.assert_close(printed(machine.console.decode())[0], model(x))
 
 
+@pytest.mark.parametrize("name", ["memory", "Main", "gemm"])
+def test_a_model_named_as_a_file_of_the_program(name: str, tmp_path: Path) -> None:
+    model, x = nn.Linear(4, 2), torch.randn(1, 4)
+    bringup.export(model, (x,), target="riscv", out=tmp_path, name=name)
+    make(tmp_path, "zig")
+    with open_machine("interpreter", tmp_path / f"{name.lower()}_model.elf") as machine:
+        assert machine.run().code == 0
+        torch.testing.assert_close(printed(machine.console.decode())[0], model(x))
+
+
+def test_two_vector_models_in_one_program(tmp_path: Path) -> None:
+    """Models of the same layers: nothing that the linker sees has the same name."""
+    x = torch.randn(3, 6)
+    for name in ("first", "second"):
+        model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4))
+        bringup.export(model, (x,), target="riscv", out=tmp_path, name=name, vector=128)
+    files = [f"{name}{end}" for name in ("first", "second") for end in (".c", "_weights.c", "_vector.S")]
+    make(tmp_path, "zig", f"SOURCES={' '.join(files)} main.c memory.c crt0.S")
+    with open_machine("interpreter", tmp_path / "second.elf", CORES["rv64gcv"]) as machine:
+        assert machine.run().code == 0
+        torch.testing.assert_close(printed(machine.console.decode())[0], model(x))
+
+
+class Orders(nn.Module):
+    """Results that do not lie row by row in eager PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.conv = nn.LSTM(4, 3, batch_first=True), nn.Conv2d(2, 3, 1)
+
+    def forward(self, x: torch.Tensor, picture: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x[0].t() * 2,
+            self.lstm(x)[0],
+            x.permute(2, 0, 1) + 1,
+            self.conv(picture),
+            x[:, ::2],
+            x[0, 0].expand(3, 4),
+        )
+
+
+def test_outputs_are_row_major(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Orders().eval(), torch.randn(2, 5, 4)
+    picture = torch.randn(1, 2, 3, 3).contiguous(memory_format=torch.channels_last)
+    bringup.export(model, (x, picture), target="riscv", out=tmp_path, name="net")
+    header = (tmp_path / "net.h").read_text()
+    assert "const float *in0; /* float32, 2 × 5 × 4, row-major */" in header
+    assert "const float *in1; /* float32, 1 × 2 × 3 × 3, strides 18 × 1 × 6 × 2 */" in header
+    assert header.count("row-major") == 7
+    make(tmp_path, "zig")
+    with open_machine("interpreter", tmp_path / "net.elf") as machine:
+        assert machine.run().code == 0
+        found = printed(machine.console.decode())
+    expected = model(x, picture)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs.contiguous())
+
+
+def test_results_have_the_strides_of_eager_ones() -> None:
+    torch._dynamo.reset()
+    model, x = Orders().eval().requires_grad_(False), torch.randn(2, 5, 4)
+    picture = torch.randn(1, 2, 3, 3).contiguous(memory_format=torch.channels_last)
+    backend = bringup.Backend(mode="simulate", target="riscv")
+    found = torch.compile(model, backend=backend, dynamic=False)(x, picture)
+    for ours, theirs in zip(found, model(x, picture)):
+        torch.testing.assert_close(ours, theirs, check_stride=theirs.is_contiguous())
+
+
 def test_limits_on_ram_and_flash_are_checked_at_export(tmp_path: Path) -> None:
     model, x = nn.Linear(300, 100), torch.randn(1, 300)
     with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 65,536: code .* weights 120,\d+"):

@@ -110,7 +110,28 @@ def test_cores_of_32_bits(model: nn.Module, isa: str) -> None:
     assert backend.reports()[0].isa == isa
 
 
+def test_weights_that_change_without_a_count(model: nn.Module) -> None:
+    """Writes through .data and NumPy move no version counter."""
+    backend = bringup.Backend(mode="simulate", target="riscv")
+    run = torch.compile(model, backend=backend)
+    for write in (lambda: None, lambda: model[0].weight.data.mul_(3), lambda: model[2].bias.numpy().fill(2)):
+        write()
+        torch.testing.assert_close(run(X), model(X))
+
+
 # ---- reports ----
+def test_the_difference_from_eager_is_the_last_calls() -> None:
+    torch._dynamo.reset()
+    backend = bringup.Backend(mode="simulate", target="riscv")
+    run = torch.compile(lambda x: (x * 3 + x.exp()).sum(), backend=backend)
+    found = []
+    for x in (torch.zeros(9), torch.full((9,), 8.3)):
+        run(x)
+        found.append(backend.reports()[0].error)
+    assert found[0] == 0
+    assert found[1] > 0
+
+
 class _Page(HTMLParser):
     """The words of a page, and what its bars say when one points at them."""
 

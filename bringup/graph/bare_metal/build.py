@@ -67,7 +67,8 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     target = Target(vector_bytes=_C_VECTOR_BYTES if in_c else 0, isa=options.chosen_isa)
     engine = options.gemm_base if options.accelerator else 0
     arrangement = arranged(program, vectors, bool(engine))
-    return sources.planned(options.name, arrangement, render_steps(arrangement, target, vectors, engine))
+    name = sources.model_name(options.name)
+    return sources.planned(name, arrangement, render_steps(arrangement, target, vectors, engine, f"{name}_"))
 
 
 def model_files(model: Model) -> dict[str, str | bytes]:

@@ -41,20 +41,22 @@ class Kernels:
     weights: Blob
 
 
-def render_steps(program: StaticProgram, target: Target, vectors: bool, engine: int = 0) -> Kernels:
-    """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is."""
-    rendered = tuple(_render(step, target, vectors, engine) for step in program.steps)
+def render_steps(program: StaticProgram, target: Target, vectors: bool, engine: int = 0, prefix: str = "") -> Kernels:
+    """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is;
+    ``prefix``: how names begin that the linker sees, so that two models can be in one program."""
+    rendered = tuple(_render(step, target, vectors, engine, prefix) for step in program.steps)
     source = unit([one.part for one in rendered], target)
     assembly = "".join(one.assembly for one in rendered)
     return Kernels(rendered, source, assembly, _weights(program, rendered))
 
 
-def _render(step: Step, target: Target, vectors: bool, engine: int) -> Rendered:
+def _render(step: Step, target: Target, vectors: bool, engine: int, prefix: str) -> Rendered:
     kernel = step.kernel
     constants = frozenset(buffer.name for buffer, place in zip(kernel.buffers, step.places) if place.kind == "constant")
     found = engine_call(kernel, step.name, target, engine) if engine else None
     if found is None and vectors:
-        found = vector_contract(kernel, step.name, target, constants) or vector_strip(kernel, step.name, target)
+        found = vector_contract(kernel, step.name, target, constants, prefix)
+        found = found or vector_strip(kernel, step.name, target, prefix)
     found = found or scalar_contract(kernel, step.name, target, constants)
     return found or Rendered(static_function(kernel, step.name, target))
 

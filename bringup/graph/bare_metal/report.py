@@ -119,7 +119,7 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
     for number, step in enumerate(model.program.steps):
         found: FunctionCounts | None = None
         if by_function is not None:
-            found = counts_of(by_function, step.name)
+            found = counts_of(by_function, step.name, f"{model.name}_{step.name}_vector")
         layers.append(
             Layer(
                 step.name,
@@ -144,14 +144,14 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
     return Report(model.name, machine, spec.isa, spec.vlen, call.instructions, beats, error, sizes, tuple(layers))
 
 
-def counts_of(by_function: Mapping[str, FunctionCounts], name: str) -> FunctionCounts:
+def counts_of(by_function: Mapping[str, FunctionCounts], *names: str) -> FunctionCounts:
     """What a step's functions retired: its own, its assembly, and the copies that gcc makes (name.constprop.0).
 
-    >>> retired = {"a.isra.0": FunctionCounts(3), "a_vector": FunctionCounts(4), "ab": FunctionCounts(5)}
-    >>> counts_of(retired, "a").instructions
+    >>> retired = {"a.isra.0": FunctionCounts(3), "m_a_vector": FunctionCounts(4), "ab": FunctionCounts(5)}
+    >>> counts_of(retired, "a", "m_a_vector").instructions
     7
     """
-    parts = [one for function, one in by_function.items() if function.partition(".")[0] in (name, f"{name}_vector")]
+    parts = [one for function, one in by_function.items() if function.partition(".")[0] in names]
 
     def total(field: str) -> int | None:
         numbers = [getattr(part, field) for part in parts]

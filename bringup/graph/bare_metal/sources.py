@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bringup.graph.bare_metal.kernels import Kernels
-from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, identifier
+from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, Tensor, identifier, is_row_major
 from bringup.graph.memory_plan import ALIGNMENT, Life, MemoryPlan, plan_memory
 from bringup.ir.dtypes import DType
 from bringup.targets.c_value import storage_of
@@ -32,14 +32,28 @@ class Model:
         return self.name.upper()
 
 
+#: Files that every program has beside those of its model: a model of that name gets another.
+_TAKEN = frozenset("main memory harness crt0 link square_root gemm stdint bringup".split())
+
+
+def model_name(text: str) -> str:
+    """A name that C and the file system accept and nothing else in a program has.
+
+    >>> model_name("My Net"), model_name("memory"), model_name("int")
+    ('my_net', 'memory_model', 'int_model')
+    """
+    name = identifier(text).lower().rstrip("_")
+    return f"{name}_model" if name in _TAKEN or identifier(name) != name else name
+
+
 def planned(name: str, program: StaticProgram, kernels: Kernels) -> Model:
-    """Plans the memory of a program; its name becomes one that C accepts."""
+    """Plans the memory of a program."""
     lives = []
     for number in range(len(program.temporaries)):
         used = [at for at, step in enumerate(program.steps) if step.touches(("temporary", number))]
         lives.append(Life(used[0], used[-1]) if used else Life(0, -1))
     sizes = [size if life.last >= 0 else 0 for size, life in zip(program.temporaries, lives)]
-    return Model(identifier(name).lower(), program, kernels, plan_memory(sizes, lives))
+    return Model(name, program, kernels, plan_memory(sizes, lives))
 
 
 def c_type(dtype: DType) -> str:
@@ -60,7 +74,9 @@ def header(model: Model) -> str:
         for tensor, field in zip(tensors, field_names(tensors, kind)):
             const = "const " if kind == "in" else ""
             shape = " × ".join(map(str, tensor.shape)) or "one number"
-            fields.append(f"  {const}{c_type(tensor.dtype)} *{field}; /* {tensor.dtype.name}, {shape} */")
+            fields.append(
+                f"  {const}{c_type(tensor.dtype)} *{field}; /* {tensor.dtype.name}, {shape}{order(tensor)} */"
+            )
     sizes = [
         f"#define {upper}_{field.upper()}_ELEMENTS {tensor.elements}"
         for kind, tensors in (("in", program.inputs), ("out", program.outputs))
@@ -97,6 +113,22 @@ int {name}_check(void);
 #endif
 #endif
 """
+
+
+def order(tensor: Tensor) -> str:
+    """The memory order of a tensor, in words: how many elements a step of each index is.
+
+    >>> from bringup.ir.dtypes import float32
+    >>> order(Tensor("x", float32, (2, 3), (3, 1))), order(Tensor("x", float32, (2, 3), (1, 2)))
+    (', row-major', ', strides 1 × 2')
+    """
+    if not tensor.shape:
+        return ""
+    return (
+        ", row-major"
+        if is_row_major(tensor.shape, tensor.strides)
+        else f", strides {' × '.join(map(str, tensor.strides))}"
+    )
 
 
 def field_names(tensors: Sequence[object], kind: str) -> list[str]:

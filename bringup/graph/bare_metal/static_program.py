@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: name, type, and how its elements lie."""
+    """An input or output: name, type, and how its elements lie; outputs are row-major."""
 
     name: str
     dtype: DType
@@ -159,6 +159,8 @@ class _Maker:
         for number, result in enumerate(self._variant.results):
             size = span(_all(result.shape), _all(result.strides)) * DTYPES[result.dtype].size
             alone = result.memory[0] == "temporary" and memories.count(result.memory) == 1
+            if not is_row_major(_all(result.shape), _all(result.strides)):
+                continue
             if alone and result.offset == Int(0) and size == _number(self._variant.temporaries[result.memory[1]]):
                 found[result.memory] = number
         return found
@@ -192,7 +194,7 @@ class _Maker:
         return name if count == 1 else f"{name}_{count}"
 
     def _copy(self, result: ResultSpec, tensor: Tensor, number: int) -> Step:
-        """An output that is a view, an input or a constant: its elements are copied."""
+        """An output that is a view, an input, a constant, or not row-major: its elements are copied."""
         shape = tuple(Int(extent) for extent in tensor.shape)
         axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(shape))
         source = Buffer("x", tensor.dtype, shape, tuple(Int(s) for s in _all(result.strides)), "in")
@@ -246,6 +248,16 @@ def _number(formula: Index) -> int:
 
 def _all(formulas: Sequence[Index]) -> tuple[int, ...]:
     return tuple(_number(formula) for formula in formulas)
+
+
+def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True if the last index counts fastest and nothing lies between elements.
+
+    >>> is_row_major((2, 1, 3), (3, 7, 1)), is_row_major((2, 3), (1, 2))
+    (True, False)
+    """
+    dense = _contiguous(shape)
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, dense))
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

@@ -41,14 +41,16 @@ _OTHER_FLOATS = 3
 _ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 
 
-def vector_contract(kernel: Kernel, name: str, target: Target, constants: frozenset[str]) -> Rendered | None:
-    """The contraction in assembly; None for other kernels."""
+def vector_contract(
+    kernel: Kernel, name: str, target: Target, constants: frozenset[str], prefix: str = ""
+) -> Rendered | None:
+    """The contraction in assembly, under a name that begins with ``prefix``; None for other kernels."""
     c = contraction_of(kernel)
     if c is None or c.macs == 0 or c.contract.dtype not in (float32, int32) or len(kernel.buffers) > 8:
         return None
     for height in (3, 2, 1):
         try:
-            return _Writer(c, name, constants, min(height, _row(c).extent)).rendered(target)
+            return _Writer(c, name, prefix, constants, min(height, _row(c).extent)).rendered(target)
         except OutOfRegisters:
             continue
         except NotInVectors:
@@ -72,9 +74,9 @@ class _Factor:
 
 
 class _Writer:
-    def __init__(self, c: Contraction, name: str, constants: frozenset[str], height: int) -> None:
+    def __init__(self, c: Contraction, name: str, prefix: str, constants: frozenset[str], height: int) -> None:
         self.c, self.name, self.height = c, name, height
-        self.asm = Asm(f"{name}_vector", len(c.kernel.buffers))
+        self.asm = Asm(f"{prefix}{name}_vector", len(c.kernel.buffers))
         self.arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(c.kernel.buffers)}
         self.row, self.column = _row(c), c.columns[-1]
         self.integers = c.contract.dtype is int32

@@ -32,8 +32,8 @@ SHORTEST = 4
 _WINDOW = 25
 
 
-def vector_strip(kernel: Kernel, name: str, target: Target) -> Rendered | None:
-    """The kernel in assembly; None if it is not made of what vectors do here."""
+def vector_strip(kernel: Kernel, name: str, target: Target, prefix: str = "") -> Rendered | None:
+    """The kernel in assembly, its name beginning with ``prefix``; None if vectors do not do what it is made of."""
     try:
         stores = _own_stores(kernel)
         plan = _Plan(kernel, stores)
@@ -41,7 +41,7 @@ def vector_strip(kernel: Kernel, name: str, target: Target) -> Rendered | None:
         return None
     for lmul in plan.lmuls():
         try:
-            return _rendered(plan, name, lmul, target)
+            return _rendered(plan, name, prefix, lmul, target)
         except OutOfRegisters:
             continue
         except NotInVectors:
@@ -167,9 +167,9 @@ class _Plan:
         return [*enough, *(lmul for lmul in (8, 4, 2, 1) if lmul not in enough)]
 
 
-def _rendered(plan: _Plan, name: str, lmul: int, target: Target) -> Rendered:
+def _rendered(plan: _Plan, name: str, prefix: str, lmul: int, target: Target) -> Rendered:
     kernel = plan.kernel
-    entry = f"{name}_vector"
+    entry = f"{prefix}{name}_vector"
     asm = Asm(entry, len(kernel.buffers))
     arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(kernel.buffers)}
     pointers: dict[tuple[str, tuple[tuple[str, int], ...], int], Pointer] = {}
