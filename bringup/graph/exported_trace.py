@@ -152,7 +152,9 @@ def _outputs(program: ExportedProgram, placeholders: Mapping[str, str]) -> tuple
 def _finite(bounds: Any) -> tuple[int, int | None]:
     from torch.utils._sympy.numbers import int_oo
 
-    return max(0, int(bounds.lower)), None if bounds.upper in (int_oo,) or bounds.upper > 1 << 60 else int(bounds.upper)
+    return int(bounds.lower) if bounds.lower > 0 else 0, None if bounds.upper in (
+        int_oo,
+    ) or bounds.upper > 1 << 60 else int(bounds.upper)
 
 
 def show_aliases(graph: torch.fx.Graph) -> None:

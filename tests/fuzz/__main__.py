@@ -106,15 +106,18 @@ def _outcome(line: dict[str, Any]) -> Any:
     from tests.fuzz.worker import Failure, Outcome
 
     failures = tuple(Failure(**one) for one in line["failures"])
-    return Outcome(line["route"], tuple(line["seeds"]), failures, tuple(line["refused"]), line["seconds"])
+    return Outcome(
+        line["route"], tuple(line["seeds"]), failures, tuple(line["refused"]), tuple(line["known"]), line["seconds"]
+    )
 
 
 def _summary(outcomes: list[Any], failures: list[Any], begin: int, end: int, making: float) -> dict[str, Any]:
     """Returns what is recorded: by route the programs, failures, those that PyTorch refuses, CPU-seconds for each."""
-    programs, refused, seconds = Counter[str](), Counter[str](), Counter[str]()
+    programs, refused, known, seconds = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for one in outcomes:
         programs[one.route] += len(one.seeds)
         refused[one.route] += len(one.refused)
+        known[one.route] += len(one.known)
         seconds[one.route] += one.seconds
     failed = Counter(failure.route for failure in failures)
     routes = {
@@ -122,6 +125,7 @@ def _summary(outcomes: list[Any], failures: list[Any], begin: int, end: int, mak
             "programs": programs[route],
             "failed": failed[route],
             "refused by PyTorch": refused[route],
+            "known": known[route],
             "CPU-seconds per program": round(seconds[route] / programs[route], 3),
         }
         for route in programs

@@ -13,7 +13,6 @@ from dataclasses import replace
 import torch
 
 from tests.fuzz.judge import Runs, Unsuitable
-from tests.fuzz.known import avoided
 from tests.fuzz.program import FLOATS, INTEGERS, SIZES, Input, Program
 from tests.fuzz.templates import KINDS
 
@@ -36,7 +35,7 @@ def make(seed: int) -> Program:
     for _ in range(4 * LENGTH):
         kind = choose.choices(kinds, weights)[0]
         line = _filled(choose.choice(KINDS[kind][0]), choose, runs[0], kind)
-        if line is None or avoided(line):
+        if line is None:
             continue
         if kind != "in place":
             line = f"t{len([s for s in program.statements if re.match('t[0-9]+ = ', s)])} = {line}"

@@ -134,7 +134,7 @@ class Pool:
         rest = task.routes[task.routes.index(route) + 1 :]
         if len(task.seeds) == 1:
             failure = Failure(task.seeds[0], route, words)
-            self._outcome(Outcome(route, task.seeds, (failure,), (), 0.0))
+            self._outcome(Outcome(route, task.seeds, (failure,), (), (), 0.0))
             self._waiting.appendleft(Task(task.seeds, rest))
         else:
             self._waiting.extendleft([Task((seed,), (route, *rest)) for seed in task.seeds])

@@ -15,6 +15,7 @@ import torch
 
 from tests.fuzz.generate import make
 from tests.fuzz.judge import Expected, expected
+from tests.fuzz.known import left_out
 from tests.fuzz.program import SIZES, Program
 from tests.fuzz.routes import ROUTES, Found
 
@@ -40,12 +41,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one route for a batch: failures, programs that PyTorch itself refuses there, and CPU-seconds."""
+    """What came of one route for a batch: failures, seeds that PyTorch itself refuses, known ones, and CPU-seconds."""
 
     route: str
     seeds: tuple[int, ...]
     failures: tuple[Failure, ...]
     refused: tuple[int, ...]
+    known: tuple[int, ...]
     seconds: float
 
 
@@ -90,7 +92,8 @@ def run_batch(
     start = cpu_seconds()
     way = ROUTES[route]
     refused = [program.seed for program in programs if way.leaves_out(program)]
-    taken = [program for program in programs if program.seed not in refused]
+    known = [program.seed for program in programs if left_out(program, route)]
+    taken = [program for program in programs if program.seed not in (*refused, *known)]
     found: list[Failure] = []
     try:
         found = differences(route, taken, right) if taken else []
@@ -103,7 +106,7 @@ def run_batch(
     failures = [one for one in found if not fails_alone(route, by_seed[one.seed], right)]
     refused += [one.seed for one in found if one not in failures]
     seeds = tuple(program.seed for program in programs)
-    return Outcome(route, seeds, tuple(failures), tuple(refused), cpu_seconds() - start)
+    return Outcome(route, seeds, tuple(failures), tuple(refused), tuple(known), cpu_seconds() - start)
 
 
 def fails_alone(route: str, program: Program, right: Judged) -> bool:

@@ -358,6 +358,17 @@ def test_a_size_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_an_index_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
+    """Its range has no lower end, which was an AttributeError of sympy."""
+
+    class Takes(nn.Module):
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+            return x[i[0]]
+
+    with pytest.raises(bringup.ExportError, match="cannot be lowered"):
+        bringup.export(Takes(), (torch.randn(4), torch.tensor([1])), out=tmp_path / "m.bup")
+
+
 def test_an_unknown_target_is_an_error_that_lists_them(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no target 'abacus'; there are host, riscv, sim"):
         bringup.export(nn.Identity(), (torch.ones(1),), out=tmp_path / "m.bup", target="abacus")
