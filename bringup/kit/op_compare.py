@@ -126,7 +126,8 @@ def _order_of_strides(tensor: torch.Tensor) -> list[int]:
     if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
         return []
     dims = [dim for dim in range(tensor.dim()) if tensor.size(dim) > 1]
-    return sorted(dims, key=lambda dim: -tensor.stride(dim))
+    strides = tensor.stride()
+    return sorted(dims, key=lambda dim: -strides[dim])
 
 
 def tolerance(dtype: torch.dtype, override: Tolerance | None) -> Tolerance:

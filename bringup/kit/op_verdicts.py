@@ -31,8 +31,8 @@ UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 INDEPENDENT = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "rand", "uniform", "dropout")
 #: … but these drop whole channels at once.
 WHOLE_CHANNELS = ("dropout2d", "dropout3d", "feature_")
-#: Later samples of a random operator get fewer seeds.
-FULL_SAMPLES, FEWER_RUNS = 8, 16
+#: Later samples of a random operator get fewer seeds, and so do its in-place and out= forms.
+FULL_SAMPLES, FEWER_RUNS, OTHER_FORMS_RUNS = 8, 16, 32
 #: What an op raises that does not take the dtype of its arguments.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 MESSAGE_LIMIT = 3000
@@ -261,8 +261,8 @@ class _Subject:
             exact = self.setup.gather(form.label, WIDE, SEED, lambda: _seeded(form, WIDE, SEED))
         except REFUSALS:  # no such op in float64
             return False
-        sides = ((outcome.value, outcome.arguments) for outcome in (expected, actual, exact))
-        return is_as_exact(*sides, self.override)
+        theirs, ours, truth = ((outcome.value, outcome.arguments) for outcome in (expected, actual, exact))
+        return is_as_exact(theirs, ours, truth, self.override)
 
     def _check_random(self, form: Form, expected: Outcome, actual: Outcome) -> None:
         """The form of the result, that one seed gives one result, and what the results of many seeds have in common."""
@@ -274,19 +274,19 @@ class _Subject:
             compare(copy_to(actual.value, "cpu"), again.value, device)
         except Mismatch as error:
             raise Mismatch(f"the same seed gives two results: {error}") from None
-        seeds = range(SEED + 1, SEED + self.runs)
-        theirs = [expected, *(self.on_cpu(form, seed) for seed in seeds)]
-        ours = [actual, *(self._on_device(form, seed) for seed in seeds)]
-        if not _differ(theirs[0].arguments, theirs[1].arguments):  # else the op fills them with random numbers
+        runs = min(self.runs, OTHER_FORMS_RUNS) if form.label else self.runs
+        seeds = range(SEED + 1, SEED + runs)
+        cpu = [expected, *(self.on_cpu(form, seed) for seed in seeds)]
+        theirs: list[Any] = [outcome.value for outcome in cpu]
+        ours: list[Any] = [actual.value, *(self._on_device(form, seed).value for seed in seeds)]
+        if not _differ(cpu[0].arguments, cpu[1].arguments):  # else the op fills them with random numbers
             self._check_arguments(expected, actual)
-        draws = [[outcome.value for outcome in side] for side in (theirs, ours)]
         if self.unique is not None:
-            check_distinct(*draws)
-            unique = self.unique
-            draws = [[unique(self.call, value) for value in side] for side in draws]
-        check_draws(*draws, self.override)
+            check_distinct(theirs, ours)
+            theirs, ours = ([self.unique(self.call, value) for value in side] for side in (theirs, ours))
+        check_draws(theirs, ours, self.override)
         if self.independent:
-            check_distribution(*draws)
+            check_distribution(theirs, ours)
 
 
 def _differ(one: Any, other: Any) -> bool:

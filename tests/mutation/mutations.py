@@ -74,6 +74,8 @@ def _other_dtype(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _other_shape(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout != torch.strided:
+        raise NotApplicable("a sparse tensor")
     return tensor.detach().unsqueeze(0)
 
 

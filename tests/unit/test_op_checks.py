@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from bringup.kit.op_forms import IncomingGradients
 from bringup.kit.op_random import Draws, check_distribution
 from bringup.kit.op_samples import WIDE, Call, copy_to
 from bringup.kit.op_unique import unique_part
-from bringup.kit.op_workers import OpCheckError
+from bringup.kit.op_workers import OpCheckError, Plan
 
 BROKEN = "tests.unit.broken_ops:OPS"
 KINDS = ("forward", "backward", "error")
@@ -117,17 +118,22 @@ def test_real_operators_pass_against_themselves() -> None:
     assert seen == [(n, len(report.results)) for n in range(1, len(report.results) + 1)]
 
 
-def test_a_run_may_be_split_and_go_on() -> None:
-    options = {"ops": ["good*"], "op_list": BROKEN, "workers": 1}
-    whole = [result.case.op for result in run_op_checks("cpu", **options).results]
-    halves = [run_op_checks("cpu", shard=(part, 2), **options) for part in (0, 1)]
-    assert sorted(r.case.op for half in halves for r in half.results) == sorted(whole)
-    rest = run_op_checks("cpu", earlier=halves[0].results, **options)
-    assert sorted(r.case.op for r in rest.results) == sorted(whole)
-    cut = run_op_checks("cpu", seconds=1e-9, **options)
-    assert (len(cut.results), cut.finished, rest.finished) == (1, False, True)
+def test_a_run_may_be_split() -> None:
+    cases = [Case(f"op{number}", "forward", "float32") for number in range(7)]
+    plan = Plan("cpu", ("forward",), ("float32",), None, 1, 1, 1.0)
+    parts = [replace(plan, shard=(part, 3)).part(cases) for part in range(3)]
+    assert sorted(case for part in parts for case in part) == cases
+    assert replace(plan, done=("op1 forward float32",)).part(cases) == [cases[0], *cases[2:]]
     with pytest.raises(ValueError, match="a shard is"):
-        run_op_checks("cpu", shard=(2, 2), **options)
+        run_op_checks("cpu", shard=(2, 2))
+
+
+def test_a_run_that_was_cut_goes_on() -> None:
+    done = [CaseResult(Case(op, "forward", "float32"), Status.PASS) for op in ("good", "good_out")]
+    cut = run_op_checks("cpu", ops=["good*"], op_list=BROKEN, workers=1, earlier=done, seconds=1e-9)
+    assert [result.case.op for result in cut.results[:2]] == ["good", "good_out"]
+    assert (len(cut.results), cut.finished) == (3, False)
+    assert cut.results[2].case.op not in ("good", "good_out")
 
 
 def test_json_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
