@@ -58,10 +58,16 @@ def failing(report: Path) -> tuple[dict[str, int], list[str]]:
     return counts, sorted(names)
 
 
+def not_tested(why: str) -> Row:
+    """A row without counts."""
+    return {"failed": why, "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+
+
 def run_tests(python: str, tree: Path, arguments: list[str]) -> Row:
     """Runs pytest in a tree that is built; returns its row."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
     environment["PYTHONPATH"] = str(tree)
+    environment.setdefault("CUDA_VISIBLE_DEVICES", "")  # bringup leaves a process with a GPU alone unless it is asked
 
     def ask(code: str) -> str:
         command = [python, "-c", code]
@@ -72,9 +78,11 @@ def run_tests(python: str, tree: Path, arguments: list[str]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         report, cpu = Path(folder, "report.xml"), Path(folder, "cpu.json")
         command = [python, "-m", "pytest", f"--junitxml={report}", f"--cpu-times={cpu}"]
-        command += ["-n", "2", "--dist", "worksteal"] if "xdist" not in missing and "-n" not in arguments else []
+        command += ["-n", "2", "--dist", "loadfile"] if "xdist" not in missing and "-n" not in arguments else []
         start = time.time()
         status = subprocess.run([*command, *arguments], cwd=tree, env=environment, check=False).returncode
+        if not report.exists():
+            return not_tested(f"pytest ended with status {status}")
         counts, names = failing(report)
         minutes = json.loads(cpu.read_text())["data"]["CPU minutes"]
     return {
@@ -100,7 +108,7 @@ def in_its_own_environment(version: str, arguments: list[str], keep: bool) -> Ro
         copy_tree(tree)
         built = subprocess.run(["make", "build", f"TORCH=torch=={version}", "VENV=.venv"], cwd=tree, check=False)
         if built.returncode != 0:
-            return {"failed": "the build", "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+            return not_tested("the build failed")
         return run_tests(str(tree / ".venv" / "bin" / "python"), tree, arguments)
     finally:
         if not keep:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.c_compiler import search_path
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "operators"
 PYTHON = ("python_kernel", "custom_op", "autograd_function", "storage_metadata")
@@ -45,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subpro
     started = {
         name: subprocess.Popen(
             [sys.executable, EXAMPLES / f"{name}.py"],
-            env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "MAX_JOBS": "1"},
+            env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "MAX_JOBS": "1", "PATH": search_path()},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -78,7 +78,7 @@ def run_programs(variant: Variant, drivers: str, folder: Path, names: list[str])
     """Runs programs on a variant; a program whose process died has the end of its output as error."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRINGUP_")}
     environment |= {"BRINGUP_DRIVERS": drivers, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    environment |= {"OMP_NUM_THREADS": "1", **variant.options}
+    environment |= {"OMP_NUM_THREADS": "1", "BRINGUP_CACHE": os.environ["BRINGUP_CACHE"], **variant.options}
     results: Results = {}
     for attempt in range(len(names)):
         file = folder / f"{attempt}.jsonl"

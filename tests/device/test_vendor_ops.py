@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.c_compiler import compile_c
+from tests.c_compiler import compile_c, search_path
 from tests.device.vendor_chip import LIBRARY, TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -425,5 +423,4 @@ load("blas_chip_ops", [{str(generated / "blas_chip_ops.cpp")!r}], is_python_modu
      extra_ldflags=[f"-L{{folder}}", "-lscipy_openblas", f"-Wl,-rpath,{{folder}}"], build_directory={str(generated)!r})
 calls = lambda: "unknown"
 """
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # ninja
-    run_python(GENERATED.replace("LOAD", load), env={"BRINGUP_DRIVERS": "sim", "PATH": tools}, timeout=280)
+    run_python(GENERATED.replace("LOAD", load), env={"BRINGUP_DRIVERS": "sim", "PATH": search_path()}, timeout=280)

@@ -74,7 +74,8 @@ def test_the_pages_are_there() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BRINGUP_")}
+    environment = {**kept, "BRINGUP_CACHE": os.environ["BRINGUP_CACHE"]}  # this session's kernels
     tools = [str(fork_server.commands(tmp_path / ".commands")), str(Path(sys.executable).parent)]
     environment["PATH"] = os.pathsep.join([*tools, environment.get("PATH", os.defpath)])
     for line, language, text in programs(page):
