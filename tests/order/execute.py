@@ -238,7 +238,7 @@ class Device:
         except (
             RuntimeError,
             IndexError,
-        ) as error:  # of the last waits: a failure that should have been reported before
+        ) as error:  # of the last waits: it should have come before
             return Difference("end", f"{type(error).__name__}: {error}")
         finally:
             run.at.clear()
