@@ -235,9 +235,16 @@ class Device:
         try:
             run.to_the_end()
             return run.error or compare(program, expected, run.seen)
+        except (
+            RuntimeError,
+            IndexError,
+        ) as error:  # of the last waits: it should have come before
+            return Difference("end", f"{type(error).__name__}: {error}")
         finally:
             run.at.clear()
             run = None  # type: ignore[assignment]
+            for stream in self.streams.values():
+                _quiet(stream.synchronize)
             self._clean_up()
 
 

@@ -33,6 +33,7 @@ class Bug:
     file: str
     old: str
     new: str
+    also: tuple[str, str, str] | None = None  # where two waits do the same: file, old and new text of the other
 
 
 BUGS = (
@@ -53,6 +54,7 @@ BUGS = (
         "bringup/csrc/python/storages.cpp",
         "if (device.usable() && device.finish_work(kAllStreams))",
         "if (device.usable())",
+        ("bringup/sharing.py", "if not _C.is_open(index) or _C.finish_work(index):", "if True:"),
     ),
     Bug(
         "an error of queued work is lost when the allocator waits",
@@ -102,11 +104,11 @@ BUGS = (
 
 def put_back(bug: Bug) -> None:
     """Writes the change into the copy."""
-    path = COPY / bug.file
-    text = path.read_text()
-    if text.count(bug.old) != 1:
-        sys.exit(f"{bug.name}: {bug.file} has this text {text.count(bug.old)} times, not once:\n{bug.old}")
-    path.write_text(text.replace(bug.old, bug.new))
+    for file, old, new in ((bug.file, bug.old, bug.new), *((bug.also,) if bug.also else ())):
+        text = (COPY / file).read_text()
+        if text.count(old) != 1:
+            sys.exit(f"{bug.name}: {file} has this text {text.count(old)} times, not once:\n{old}")
+        (COPY / file).write_text(text.replace(old, new))
 
 
 def build() -> None:
