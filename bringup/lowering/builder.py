@@ -64,6 +64,11 @@ def _larger(wanted: IntLike | Index, own: IntLike) -> bool:
     return not isinstance(wanted, Index) and wanted is not own and bool(wanted > own)
 
 
+def _repeats(stride: IntLike) -> bool:
+    """True for the stride that a lowering gives a number that stands for many; asks nothing of a dynamic one."""
+    return isinstance(stride, int) and stride == 0
+
+
 def _said(shape: Sequence[IntLike | Index]) -> list[int | str]:
     return [str(n) if isinstance(n, Index) else hint_of(n) for n in shape]
 
@@ -111,7 +116,10 @@ class KernelBuilder:
 
     def _memory(self, tensor: Tensor, role: Role, shape: Sequence[IntLike | Index] | None) -> Buffer:
         extents: Sequence[IntLike | Index] = tensor.shape if shape is None else shape
-        if len(extents) != tensor.ndim or any(_larger(wanted, own) for wanted, own in zip(extents, tensor.shape)):
+        known = zip(extents, tensor.shape, tensor.strides)
+        if len(extents) != tensor.ndim or any(
+            _larger(wanted, own) for wanted, own, step in known if not _repeats(step)
+        ):
             # Autograd gives shapes that fit; who calls a backward op directly may not, and memory has no bounds.
             raise RuntimeError(f"{self.call.op}: an argument has the shape {_said(tensor.shape)}, not {_said(extents)}")
         if tensor.contiguous:
