@@ -108,7 +108,10 @@ class FailedDriver(Driver):
         """What went wrong at activation."""
         return f"bringup is not active: {self.cause}"
 
-    def _refuse(self, *_: object) -> Any:
+    def _refuse(self, *_: Any) -> Any:
         raise RuntimeError(self.absent_reason()) from self.cause
 
-    open = alloc = free = copy = _refuse
+    open: Any = _refuse
+    alloc: Any = _refuse
+    free: Any = _refuse
+    copy: Any = _refuse
