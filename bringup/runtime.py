@@ -498,5 +498,15 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     ledger.install(policy)
     import atexit
 
-    atexit.register(core.shut_down)
+    atexit.register(_shut_down, core)
     _state.unusable = False
+
+
+def _shut_down(core: Any) -> None:
+    import torch
+
+    # torch 2.13 crashes at exit while a profiler runs, also on the CPU alone; one runs on when the wait at its end has
+    # raised the error of queued work.
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
+    core.shut_down()

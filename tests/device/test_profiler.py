@@ -32,3 +32,20 @@ assert "aten::mm" in profile.key_averages().table(sort_by="self_device_time_tota
 def test_the_profiler_shows_device_times(run_python: Callable[..., Any], mode: str) -> None:
     result = run_python(PROGRAM, env={"BRINGUP_SIM": f"mode={mode}"})
     assert "Exception" not in result.stderr, result.stderr[:2000]
+
+
+A_FAILURE = """
+import torch
+table, indices = torch.zeros(4, device="sim"), torch.tensor([1, 99], device="sim")
+try:
+    with torch.autograd.profiler.profile(use_device="sim"), torch.sim.stream(torch.sim.Stream()):
+        torch.sim._sleep(20)
+        table[indices]
+except IndexError as error:
+    print(error)
+"""
+
+
+def test_a_failure_that_the_profiler_meets_at_its_end_is_an_error_and_no_crash(run_python: Callable[..., Any]) -> None:
+    result = run_python(A_FAILURE, env={"BRINGUP_SIM": "mode=kernels"}, fresh=True)  # a fork skips what crashed
+    assert "index 99 is out of range" in result.stdout

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from bringup import _C
+
 ELEMENTS = 1 << 16
 
 
@@ -320,3 +322,23 @@ def test_many_streams(module: Any, device: str) -> None:
         with module.stream(stream):
             total += (x + 1).sum().item()
     assert total == 200 * 128
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_a_wait_does_not_wait_for_what_the_core_waits_for_in_another_thread(module: Any, device: str) -> None:
+    stream, event = module.Stream(), module.Event()
+    with module.stream(stream):
+        torch.ones(4, device=device) + 1
+    event.record(stream)
+    before = threading.Event()
+    module.launch_host_function(before.set, stream)
+    with held(stream) as gate:
+        core = threading.Thread(target=lambda: _C.finish_work(0))  # as the allocator does before it frees
+        core.start()
+        assert before.wait(60)
+        for _ in range(200):
+            event.synchronize()
+        assert core.is_alive()
+        assert not gate.is_set()
+        gate.set()
+        core.join()

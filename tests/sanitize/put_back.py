@@ -88,6 +88,20 @@ MISTAKES = {
     "a wait of the allocator takes the user's error": Mistake(
         "runtime_stress", (("waiting.cpp", "  keep_failure(stream, *met);\n", ""),)
     ),
+    "a user's wait passes one that has taken an error and not kept it": Mistake(
+        "runtime_stress",
+        (
+            ("waiting.cpp", "  destroy(event);\n  await_quiet_waits(stream);\n", "  destroy(event);\n"),
+            ("waiting.cpp", "  await_quiet_waits(event.stream);\n", ""),
+        ),
+    ),
+    "a stream counts as idle while an error of it is on its way": Mistake(
+        "runtime_stress", (("waiting.cpp", "if (done && alone && ", "if (done && "),)
+    ),
+    "an event is destroyed while a user's wait asks for it": Mistake(
+        "runtime_stress",
+        (("waiting.cpp", "    slot.quiet_changed.wait(lock, [&] { return mine->second.asking == 0; });\n", ""),),
+    ),
     "a second failure replaces the one that is kept": Mistake(
         "runtime_stress",
         (("waiting.cpp", "else if (std::string text = slot.failure->what();", "else if (std::string text;"),),

@@ -300,6 +300,48 @@ void failures(Device& device) {
         "synchronize goes on after the first stream that failed");
 }
 
+// ---- a failure is heard by the first of the user's waits behind it, whatever other threads wait for meanwhile ----
+void heard_at_once(Device& device) {
+  std::atomic<long> clean{0};
+  std::atomic<int> users{3};
+  in_threads([&](int t) {
+    const int32_t stream = 1 + t % 3;
+    if (t >= 3) { // the core's own waits, among them for events that others have long waited for
+      for (int i = 0; users; ++i) {
+        if (i % 3 == 0) device.finish_work(i % 2 ? stream : kAllStreams);
+        Block* block = device.memory().allocate(4096, stream % 3 + 1);
+        device.memory().record_stream(block, stream);
+        device.memory().free(block);
+        device.memory().empty_cache();
+      }
+      return;
+    }
+    for (int i = 0; i < 2000; ++i) {
+      bool heard = false;
+      try {
+        launch_on(device, stream, kBad, 1000 + i);
+        if (i % 3 == 0) {
+          device.synchronize_stream(stream);
+        } else if (i % 3 == 1) {
+          device.drain(stream);
+        } else {
+          EventSlot slot;
+          slot.record(device, stream);
+          device.wait(slot.get()->event);
+        }
+      } catch (const Error&) {
+        heard = true;
+      }
+      clean += !heard;
+    }
+    --users;
+  });
+  if (clean) std::printf("%ld of 6000 waits did not hear of the failure before them\n", clean.load());
+  check(clean == 0, "a user's wait hears of what failed before it");
+  check(violations.exchange(0) == 0, "failures, heard at once");
+  device.synchronize();
+}
+
 // ---- a capture that ends while other threads use its stream: their work is in it, or has run ----
 void captures(Device& device) {
   device.synchronize();
@@ -374,6 +416,7 @@ int main() {
   first_use();
   events(Registry::get().device(0));
   failures(Registry::get().device(1));
+  heard_at_once(Registry::get().device(3));
   captures(Registry::get().device(2));
   random_states();
   std::printf("%d passed, %d failed\n", passed, failed);

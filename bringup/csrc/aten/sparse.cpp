@@ -31,7 +31,8 @@ at::Tensor compressed_with_dims(int64_t nnz, int64_t dense_dim, at::IntArrayRef 
                                 c10::ScalarType index_dtype, std::optional<c10::ScalarType> dtype,
                                 std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                                 std::optional<bool> pin_memory) {
-  at::Tensor made = at::native::sparse_compressed_tensor_with_dims(nnz, dense_dim, size, blocksize, index_dtype, dtype, layout, device, pin_memory);
+  at::Tensor made = at::native::sparse_compressed_tensor_with_dims(nnz, dense_dim, size, blocksize, index_dtype, dtype,
+                                                                   layout, device, pin_memory);
   const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(made);
   compressed.zero_();
   plain.zero_();

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -212,6 +213,14 @@ class Device final : public MemoryBackend {
     mutable std::mutex mutex;          // of what follows, and of creating the stream
     std::optional<Error> failure;      // of queued work, met by a wait that the user does not see
     std::shared_ptr<Recording> recording;
+    struct QuietWait { // one that the user does not see: what it takes from the driver, it keeps before it ends
+      uint64_t event;
+      int asking = 0; // users' waits that ask for the event just now: it is not destroyed meanwhile
+    };
+    std::map<uint64_t, QuietWait> quiet; // by their number
+    uint64_t last_quiet = 0;
+    std::condition_variable quiet_changed;
+    std::atomic<uint32_t> quiet_count{0};
   };
 
   void open_slow();
@@ -222,6 +231,8 @@ class Device final : public MemoryBackend {
   // Throws what was kept of the stream's failures, and the one just met.
   void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   void finish_until(int32_t stream, uint64_t seen);
+  // Returns when what quiet waits may have taken from the driver is kept.
+  void await_quiet_waits(int32_t stream);
   std::shared_ptr<Recording> recording_slowly(int32_t stream) const;
   std::shared_ptr<Recording> join_capture(const std::shared_ptr<Recording>& recording, int32_t stream);
   static void refuse_captured(const Event& event);

@@ -24,6 +24,7 @@ void Device::finish(int32_t stream) {
   const Event event = record_now(stream);
   const std::optional<Error> met = wait_for(event);
   destroy(event);
+  await_quiet_waits(stream);
   tell_failure(stream, met);
   finish_until(stream, seen);
 }
@@ -40,7 +41,9 @@ bool Device::finish_work(int32_t only) noexcept {
       const bool done = wait_event(event.handle, stream);
       destroy(event);
       finished &= done;
-      if (done && !streams_[stream].failed.load(std::memory_order_acquire)) finish_until(stream, seen);
+      // Another quiet wait may have taken a failure that it has not kept yet.
+      const bool alone = streams_[stream].quiet_count.load(std::memory_order_acquire) == 0;
+      if (done && alone && !streams_[stream].failed.load(std::memory_order_acquire)) finish_until(stream, seen);
     } catch (const Error& error) {
       keep_failure(stream, error);
       finished = false;
@@ -69,8 +72,8 @@ void Device::synchronize() {
 void Device::keep_failure(int32_t stream, const Error& error) noexcept {
   Stream& slot = streams_[stream];
   std::lock_guard lock(slot.mutex);
-  if (!slot.failure)
-    slot.failure = error;
+  if (!slot.failure) // a text of its own: one that exceptions share is a race to ThreadSanitizer
+    slot.failure = Error(error.status, error.what());
   else if (std::string text = slot.failure->what(); text.size() < 4096) // a device that is lost fails every time
     slot.failure = Error(slot.failure->status, text + "; " + error.what());
   mark_busy(stream);
@@ -129,7 +132,9 @@ bool Device::query(const Event& event) {
 
 void Device::wait(const Event& event) {
   refuse_captured(event);
-  tell_failure(event.stream, wait_for(event));
+  const std::optional<Error> met = wait_for(event);
+  await_quiet_waits(event.stream);
+  tell_failure(event.stream, met);
 }
 
 std::optional<Error> Device::wait_for(const Event& event) {
@@ -149,15 +154,69 @@ std::optional<Error> Device::wait_for(const Event& event) {
   return std::nullopt;
 }
 
+namespace {
+thread_local int t_quiet_waits = 0; // a Python driver may run anything while it waits: also a user's wait
+} // namespace
+
 bool Device::wait_event(uint64_t handle, int32_t stream) noexcept {
+  if (!driver.asynchronous || handle == 0) return true;
   const Event event{handle, 0, 0, stream};
+  Stream& slot = streams_[stream];
+  std::unique_lock lock(slot.mutex);
+  const auto mine = slot.quiet.emplace(++slot.last_quiet, Stream::QuietWait{handle}).first;
+  slot.quiet_count.fetch_add(1, std::memory_order_relaxed);
+  lock.unlock();
+  ++t_quiet_waits;
   const std::optional<Error> met = wait_for(event);
-  if (!met) return true;
-  keep_failure(stream, *met);
+  --t_quiet_waits;
+  yield_point();
+  if (met) keep_failure(stream, *met);
+  bool done = !met;
   try {
-    return query(event); // the work has failed, or only the wait
+    if (met) done = query(event); // the work has failed, or only the wait
   } catch (const Error&) {
-    return false;
+  }
+  auto end = [&] {
+    slot.quiet_changed.wait(lock, [&] { return mine->second.asking == 0; });
+    slot.quiet.erase(mine);
+    slot.quiet_count.fetch_sub(1, std::memory_order_release);
+    slot.quiet_changed.notify_all();
+    lock.unlock();
+    return done;
+  };
+  lock.lock();
+  if (mine->second.asking == 0) return end();
+  lock.unlock();
+  Blocking blocking; // who asks may need the GIL
+  lock.lock();
+  return end();
+}
+
+// One whose event is not done has taken nothing, and may last: what it waits for may need the caller to go on.
+void Device::await_quiet_waits(int32_t stream) {
+  Stream& slot = streams_[stream];
+  if (slot.quiet_count.load(std::memory_order_acquire) == 0 || t_quiet_waits) return;
+  std::unique_lock lock(slot.mutex);
+  const uint64_t newest = slot.last_quiet;
+  for (auto other = slot.quiet.begin(); other != slot.quiet.end() && other->first <= newest;) {
+    const uint64_t number = other->first;
+    ++other->second.asking;
+    lock.unlock();
+    bool done = false;
+    try {
+      done = query(Event{other->second.event});
+    } catch (const Error&) { // unknown is not done
+    }
+    {
+      std::optional<Blocking> blocking;
+      if (done) blocking.emplace();
+      lock.lock();
+      if (--other->second.asking == 0) slot.quiet_changed.notify_all();
+      if (done) slot.quiet_changed.wait(lock, [&] { return slot.quiet.count(number) == 0; });
+      lock.unlock();
+    }
+    lock.lock();
+    other = slot.quiet.upper_bound(number);
   }
 }
 

@@ -160,7 +160,8 @@ void sim_stream_fail(sim_stream *stream, const sim_report *report) {
 }
 
 int32_t sim_stream_report(sim_stream *stream) {
-  if (__builtin_expect(atomic_load_explicit(&stream->failed, memory_order_relaxed) == NONE, 1)) return BRINGUP_OK;
+  /* Acquire: who finds the failure taken sees what the taker did before it asked. */
+  if (__builtin_expect(atomic_load_explicit(&stream->failed, memory_order_acquire) == NONE, 1)) return BRINGUP_OK;
   int state = KEPT;
   if (!atomic_compare_exchange_strong(&stream->failed, &state, TAKING)) return BRINGUP_OK; /* another caller has it */
   sim_report report = stream->report;
