@@ -87,6 +87,8 @@ class Number:
     tensor_dtype: DType | None  # of a CPU tensor
     wrapped: bool
     trace: Trace
+    #: A Scalar that PyTorch makes a tensor of, as of an operand: 300 is 44 for uint8. Others must fit their type.
+    wraps: bool = False
 
     @property
     def dtype(self) -> DType:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from bringup.ir.dtypes import boolean, int32, int64
-from bringup.ir.expr import AsIndex
+from bringup.ir.expr import AsIndex, Expr, IndexValue, binary
 from bringup.ir.index import AxisVar, Index
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
@@ -93,14 +93,20 @@ def embedding(
 @lowering("aten::take")
 def take(call: Call, self: Tensor, index: Tensor) -> None:
     """Elements of the flattened tensor."""
-    if not self.contiguous:
-        raise NoKernel("take needs a contiguous tensor")
     call.apart = True
-    flat = self.view((self.numel,), (1,))
     k = call.kernel()
     i = [k.grid(extent) for extent in index.shape]
-    position = place(k, k.read(index), i, flat.shape[0], wrap=True)
-    k.store(k.write(call.outs[0], index.shape), i, k.read(flat)[position])
+    position = place(k, k.read(index), i, self.numel, wrap=True)
+    if self.contiguous:
+        value = k.read(self.view((self.numel,), (1,))).at(position)
+    else:  # in values, not indices: that a dynamic size is not 0 is not proved
+        rest: Expr = k.let(IndexValue(position))
+        places: list[Index] = []
+        for size in (k.size(extent) for extent in reversed(self.shape)):
+            places.insert(0, AsIndex(binary("remainder", rest, IndexValue(size)), size))
+            rest = binary("floordiv", rest, IndexValue(size))
+        value = k.read(self).at(*places)
+    k.store(k.write(call.outs[0], index.shape), i, value)
     k.launch()
 
 

@@ -9,6 +9,7 @@ pointwise("aten::exp", exp, to="float")
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from bringup.ir.dtypes import DType, boolean, float32
@@ -99,6 +100,11 @@ def pointwise(
         if accept is not None and not accept(compute):
             raise NoKernel(f"{call.op} has no kernel for {compute}")
         call.pointwise = True
+        if promote is not None:  # PyTorch computes with a tensor of such a number
+            arguments = tuple(
+                replace(argument, wraps=True) if isinstance(argument, Number) and n in promote else argument
+                for n, argument in enumerate(arguments)
+            )
         kinds: DType | list[None] = boolean if to == "bool" else compute if to == "common" else opmath(compute)
         if to == "own":
             kinds = [None] * len(arguments)

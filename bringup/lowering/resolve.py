@@ -173,6 +173,7 @@ class Structure:
 _FLAG_POINTWISE, _FLAG_RANDOM, _FLAG_REFUSED, _FLAG_APART = 1, 2, 8, 16
 _RELATIONS = ("eq", "ne", "lt", "ge", "gt", "le")  # as the core numbers them
 _IMMEDIATE, _TENSOR, _OUTPUT, _TEMPORARY, _SCALAR, _SEED, _OFFSET = range(7)
+_WRAP = 256  # added to the type of a number that wraps around (_C.pyi)
 _MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
 
 
@@ -196,7 +197,7 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
         arguments += [f"({_IMMEDIATE}, {size}, 0)" for size in sizes]
         for param, given in zip(launch.kernel.params, launch.params):
             if isinstance(given, Number):
-                arguments.append(f"({_SCALAR}, {given.slot}, {CODE_OF[param.dtype]})")
+                arguments.append(f"({_SCALAR}, {given.slot}, {CODE_OF[param.dtype] + _WRAP * given.wraps})")
             elif isinstance(given, int):
                 arguments.append(f"({_IMMEDIATE}, {given}, 0)")
             else:

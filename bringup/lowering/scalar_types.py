@@ -39,6 +39,7 @@ BY_CODE: dict[int, DType] = {
     29: uint64,
 }
 CODE_OF = {dtype: code for code, dtype in BY_CODE.items()}
+_BY_NAME = {dtype.name: dtype for dtype in CODE_OF}
 
 
 @cache
@@ -51,7 +52,7 @@ def promote(a: DType, b: DType) -> DType:
     import torch
 
     joint = torch.promote_types(getattr(torch, a.name), getattr(torch, b.name))
-    return next(dtype for dtype in CODE_OF if dtype.name == str(joint).removeprefix("torch."))
+    return _BY_NAME[str(joint).removeprefix("torch.")]
 
 
 def _category(dtype: DType) -> int:
@@ -59,12 +60,16 @@ def _category(dtype: DType) -> int:
 
 
 def number_type(value: bool | int | float) -> DType:
-    """The type of a Python number before promotion (the default float type is float32).
+    """Returns the type of a Python number before promotion: a float has PyTorch's default dtype.
 
-    >>> number_type(2)
-    int64
+    >>> number_type(2), number_type(0.5)
+    (int64, float32)
     """
-    return boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
+    if isinstance(value, int):
+        return boolean if isinstance(value, bool) else int64
+    import torch
+
+    return _BY_NAME[str(torch.get_default_dtype()).removeprefix("torch.")]
 
 
 def result_type(dimensioned: list[DType], zero_dim: list[DType], wrapped: list[DType]) -> DType:

@@ -82,6 +82,14 @@ def batch_norm_refuses() -> None:
 
 
 @strict
+def elements_of_tensors_that_are_not_contiguous_are_taken() -> None:
+    x, index = plain(4, 1, 3, 2), torch.tensor([[0, 5, -1], [11, -12, 7]])
+    views = (lambda t: t.permute(3, 1, 0, 2), lambda t: t[::2], lambda t: t[..., 0], lambda t: t.expand(4, 5, 3, 2))
+    for view in views:
+        agree(lambda t, i, view=view: torch.take(view(t), i), x, index)
+
+
+@strict
 def what_overlaps_is_refused_by_index_ops() -> None:
     x, index, mask = plain(8, 4), torch.zeros(8, 4, dtype=torch.long), torch.ones(8, 4, dtype=torch.bool)
     calls = [

@@ -168,6 +168,14 @@ def test_a_wrong_route_is_caught_and_made_small(monkeypatch: pytest.MonkeyPatch)
     assert len(body) <= 3, small.text
 
 
+def test_what_pytorch_itself_cannot_export_is_not_ours() -> None:
+    """Writes to windows that overlap: torch.export takes them, its functional form does not."""
+    lines = ("t0 = x0.unfold(1, 2, 1)", "t0.mul_(2)")
+    program = Program(1, (Input("x0", "f32", ("n", 6)),), lines, ("view", "in place"), ("t0",))
+    outcome = run_batch("export", [program], judged([program]))
+    assert (outcome.refused, outcome.failures) == ((1,), ())
+
+
 def test_a_mistake_put_back_is_found() -> None:
     """Python numbers that do not promote: the 28th program is the first that sees it, on every route that had it."""
     program = make(27)

@@ -248,6 +248,34 @@ def test_writes_and_views_mean_what_they_meant(function: Callable[..., Any], pla
     assert not [op for op in ops if op.endswith("_")]
 
 
+def keeps_its_dtype(x: Tensor) -> Tensor:
+    y = x * 2
+    y.logical_not_()
+    z = x.to(torch.bfloat16) * 2
+    z += x + 0.3
+    return y.mean() + (z * 3).sum()
+
+
+def writes_to_what_came_through(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.type_as(x * 2)
+    y += 2
+    z = torch.dropout(x, 0.5, False)
+    z.mul_(3)
+    return y, (z + 1) * 2
+
+
+def picks(x: Tensor) -> Tensor:
+    return x[:, torch.tensor([2, 0], device=x.device)] + 1
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+@pytest.mark.parametrize("function", [keeps_its_dtype, writes_to_what_came_through, picks])
+def test_ops_mean_what_they_meant(function: Callable[..., Any], place: str) -> None:
+    """In place the dtype stays; type_as and dropout may return their argument; an index may be missing."""
+    bringup.jit.enable(driver="sim", min_group_size=1)
+    optimized(function, torch.randn(3, 3, device=place))
+
+
 def test_in_place_on_a_value_nobody_else_sees_is_grouped() -> None:
     bringup.jit.enable(driver="sim")
     assert groups_of(optimized(writes_in_place, torch.randn(4))) == [["mul", "add", "relu", "sigmoid", "sub"]]

@@ -50,6 +50,44 @@ def test_python_numbers_promote(compiled: Compile, numbers: Any, dynamic: bool) 
             )
 
 
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_a_float_has_the_default_dtype(how: str, compiled: Compile, device: str) -> None:
+    """Whole numbers times 0.3 are computed in the default dtype: in float32 they would differ in the eighth digit."""
+
+    def everything(i: torch.Tensor) -> list[torch.Tensor]:
+        return [i * 0.3, i + 0.3, 0.3 - i, (i > 2) * 0.3, i.clamp(0.3), i**0.3, i % 0.3, torch.where(i > 2, i, 0.3)]
+
+    i = torch.arange(6)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            run = everything if how == "eager" else compiled(everything)
+            found, expected = run(i.to(device)), everything(i)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for ours, theirs in zip(found, expected):
+            torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+@pytest.mark.parametrize("number", [300, -200])
+def test_a_number_that_its_type_does_not_have(how: str, number: int, compiled: Compile, device: str) -> None:
+    """An operand that is a Scalar wraps around as a tensor does; a value to fill with is refused, as on the CPU."""
+
+    def everything(x: torch.Tensor) -> list[torch.Tensor]:
+        comparisons = x == number, x != number, x < number, x <= number, x > number, x >= number
+        return [*comparisons, x & number, x | number, x.fmod(number), x % number, x.clone().lt_(number)]
+
+    for dtype in (torch.uint8, torch.int8):
+        x = torch.tensor([0, 1, 44, 56, 100, 127]).to(dtype)
+        run = everything if how == "eager" else compiled(everything)
+        for ours, theirs in zip(run(x.to(device)), everything(x)):
+            torch.testing.assert_close(ours.cpu(), theirs)
+    for where in ("cpu", device):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            torch.zeros(2, dtype=torch.int8, device=where).fill_(number)
+
+
 def test_numbers_of_other_types_one_after_another(compiled: Compile, numbers: Any) -> None:
     """A graph for integers is not taken for True."""
     x = numbers(6)

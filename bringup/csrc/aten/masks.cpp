@@ -22,7 +22,7 @@ bool expand_masks(const KernelOp& op, torch::jit::Stack* stack) {
   if (!masks || self.device().type() != kDeviceType || !device_at(self.device().index()).runs_kernels()) return false;
 
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto indices = list.toOptionalTensorList();
+  const auto indices = map_tensors(list, [](const at::Tensor& index) { return index; }).toOptionalTensorList();
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", indices.size(), ")");
   const bool puts = op.rules.arguments.size() > 3 && !op.record.schema.arguments().back().is_out();

@@ -32,15 +32,20 @@ std::map<std::string, std::string> all_routes();
 
 // ---- tensors in boxed values ----
 
+// IValue::isOptionalTensorList compares pointers to types: a list that TorchScript has made is none by it.
+inline bool is_optional_tensors(const c10::IValue& value) {
+  return value.isList() && *value.toList().elementType() == *c10::OptionalType::ofTensor();
+}
+
 template <class F>
 void each_tensor(const c10::IValue& value, F&& visit) {
   if (value.isTensor()) {
     visit(value.toTensor());
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const auto& tensor : value.toOptionalTensorVector())
-      if (tensor) visit(*tensor);
+  } else if (is_optional_tensors(value)) {
+    for (const c10::IValue& item : value.toListRef())
+      if (item.isTensor()) visit(item.toTensor());
   }
 }
 
@@ -52,10 +57,10 @@ c10::IValue map_tensors(const c10::IValue& value, F&& replace) {
     for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replace(tensor));
     return list;
   }
-  if (value.isOptionalTensorList()) {
+  if (is_optional_tensors(value)) {
     c10::List<std::optional<at::Tensor>> list;
-    for (const auto& tensor : value.toOptionalTensorVector())
-      list.push_back(tensor ? std::optional<at::Tensor>(replace(*tensor)) : std::nullopt);
+    for (const c10::IValue& item : value.toListRef())
+      list.push_back(item.isTensor() ? std::optional<at::Tensor>(replace(item.toTensor())) : std::nullopt);
     return list;
   }
   return value;

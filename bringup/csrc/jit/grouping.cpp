@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace bringup {
 
@@ -86,9 +88,38 @@ std::string why_not(Node* node, const AliasDb& db, const JitSettings& settings) 
   return tensors ? "" : "takes no tensor";
 }
 
+// Ops that may return their argument itself, which their schemas do not say: writing to the result writes to it.
+bool may_return_argument(const Node* node) {
+  static const std::unordered_set<std::string> names{"aten::type_as",
+                                                     "aten::dropout",
+                                                     "aten::feature_dropout",
+                                                     "aten::alpha_dropout",
+                                                     "aten::feature_alpha_dropout",
+                                                     "aten::atleast_1d",
+                                                     "aten::atleast_2d",
+                                                     "aten::atleast_3d",
+                                                     "aten::broadcast_tensors",
+                                                     "aten::meshgrid",
+                                                     "aten::cartesian_prod",
+                                                     "aten::chain_matmul",
+                                                     "aten::conj_physical",
+                                                     "aten::einsum",
+                                                     "aten::sum_to_size"};
+  const std::string name = node->kind().toQualString();
+  return names.count(name) || name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
+}
+
+// In place they keep the dtype of their argument, otherwise they give a bool.
+bool decides(const std::string& name) {
+  static const std::unordered_set<std::string> names{"aten::eq", "aten::ne", "aten::lt",
+                                                     "aten::le", "aten::gt", "aten::ge"};
+  return names.count(name) || name.rfind("aten::logical_", 0) == 0;
+}
+
 bool has_supported_twin(const Node* in_place, const JitSettings& settings) {
   const c10::FunctionSchema* schema = in_place->maybeSchema();
-  if (!schema || schema->name().back() != '_') return false;
+  if (!schema || schema->name().back() != '_' || may_return_argument(in_place->input(0)->node())) return false;
+  if (decides(schema->name().substr(0, schema->name().size() - 1))) return false;
   const c10::OperatorName twin(schema->name().substr(0, schema->name().size() - 1), schema->overload_name());
   const auto known = settings.ops.find(c10::toString(twin));
   return known != settings.ops.end() && known->second.empty();
@@ -199,6 +230,26 @@ class Grouping {
   AliasDb db_;
 };
 
+void each_node(Block* block, const std::function<void(Node*)>& visit) {
+  for (auto it = block->nodes().begin(); it != block->nodes().end();) {
+    Node* node = *it++; // what is inserted behind it is not visited
+    for (Block* inner : node->blocks()) each_node(inner, visit);
+    visit(node);
+  }
+}
+
+bool takes_tensors(const Node* node) {
+  const auto inputs = node->inputs();
+  const auto count = std::count_if(inputs.begin(), inputs.end(), [](auto* input) { return is_tensor(input->type()); });
+  return node->kind().is_aten() && count > 1 && node->outputs().size() == 1;
+}
+
+void keep_dtype(Node* node) {
+  WithInsertPoint behind(node->next());
+  Value* kept = node->owningGraph()->insert(aten::type_as, {node->output(), node->input(0)});
+  node->output()->replaceAllUsesAfterNodeWith(kept->node(), kept);
+}
+
 void explain(Block* block, const AliasDb& db, const JitSettings& settings, std::vector<std::string>& reasons) {
   for (Node* node : block->nodes()) {
     reasons.push_back(why_not(node, db, settings));
@@ -241,8 +292,14 @@ void set_jit_settings(std::shared_ptr<const JitSettings> settings) {
 void make_groups(std::shared_ptr<Graph>& graph, const JitSettings& settings) {
   RemoveProfileNodesAndSpecializeTypes(graph); // they stand between ops
   LowerSimpleTuples(graph);
-  // relu_ of a value that nobody else sees is relu.
+  // relu_ of a value that nobody else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
+  std::unordered_map<const Node*, c10::Symbol> before;
+  each_node(graph->block(), [&](Node* node) { before.emplace(node, node->kind()); });
   RemoveTensorMutation(graph, [&](Node* node) { return has_supported_twin(node, settings); });
+  each_node(graph->block(), [&](Node* node) {
+    const auto known = before.find(node);
+    if ((known == before.end() || known->second != node->kind()) && takes_tensors(node)) keep_dtype(node);
+  });
   Grouping grouping(graph, settings);
   grouping.grow(graph->block());
   grouping.finish(graph->block());

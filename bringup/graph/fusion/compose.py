@@ -105,7 +105,10 @@ def refined(shop: Workshop, first: Piece, second: Piece, link: Link) -> tuple[Pi
 
 
 def _matched(shop: Workshop, first: Piece, second: Piece, one: Place, two: Place) -> dict[str, str]:
-    """Axes of the second grid to the axes of the first grid that are the same digit."""
+    """Axes of the second grid to the axes of the first grid that are the same digit, one to one.
+
+    Two digits may have one stride: where a column of 4 elements is padded to rows of 4, both axes step by 1.
+    """
     found = {}
     by_stride = {d.stride: d for d in one.digits if isinstance(d.atom, AxisVar) and d.atom.name in first.grid}
     for digit in two.digits:
@@ -114,6 +117,7 @@ def _matched(shop: Workshop, first: Piece, second: Piece, one: Place, two: Place
             if partner.extent == digit.extent:
                 assert isinstance(partner.atom, AxisVar)
                 found[digit.atom.name] = partner.atom.name
+                del by_stride[digit.stride]
             elif shop.formulas.hint(partner.extent) == shop.formulas.hint(digit.extent):
                 raise Refused(4, "extents that are equal now are not equal for every call")
     return found

@@ -134,3 +134,13 @@ def test_random_numbers_stay_those_of_their_call(rows: Rows) -> None:
     assert isinstance(step, Launch)
     named = [given for given in step.params if isinstance(given, str)]
     assert sorted(named) == ["offset:0", "offset:1", "seed:0", "seed:1"]
+
+
+@pytest.mark.parametrize("pads", [[1, 2], [0, 3]])
+def test_two_axes_over_one_stride_stay_two_axes(pads: list[int]) -> None:
+    """A column of 4 padded to rows of 4: both axes of the padded grid step by 1 through the column."""
+    g = Graph()
+    x = g.input((4, 1))
+    g.keep(g("aten::exp", x))
+    g.keep(g("aten::constant_pad_nd", x, pads, 0.0, shape=(4, 4)))
+    both_sizes(g, 2)
