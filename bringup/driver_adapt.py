@@ -40,8 +40,18 @@ _free_binary = VOID_CALL(lambda address: _binaries.pop(address, None) and None)
 _free_binary_address = ctypes.cast(_free_binary, ctypes.c_void_p).value
 
 _COPY_KINDS = tuple(CopyKind)
-#: Threads that failed and whose message nobody asked for: more than this many are forgotten, oldest first.
+#: Threads that failed and whose message was not asked for: more than this many are forgotten, oldest first.
 _MESSAGES_KEPT = 1024
+#: The core keeps 2048 bytes of a text.
+_TEXT_COMPARED = 400
+#: The last exception of a driver method on a thread, with the text that the core got: the cause of what torch raises.
+_exceptions: dict[int, tuple[str, BaseException]] = {}
+
+
+def take_exception(message: str) -> BaseException | None:
+    """Returns the exception behind an error of the core on this thread, once; None if it came from elsewhere."""
+    text, error = _exceptions.pop(threading.get_ident(), ("", None))
+    return error if error is not None and text in message else None
 
 
 def handle(value: object, least: int = 0, bits: int = 64) -> int:
@@ -131,7 +141,10 @@ class AdaptedDriver:
             self._messages.pop(thread, None)
             while len(self._messages) >= _MESSAGES_KEPT:
                 self._messages.pop(next(iter(self._messages)), None)
-            self._messages[thread] = f"{self.driver.name}.{name}: {text_of(error)}"
+            text = self._messages[thread] = f"{self.driver.name}.{name}: {text_of(error)}"
+            while len(_exceptions) >= _MESSAGES_KEPT:
+                _exceptions.pop(next(iter(_exceptions)), None)
+            _exceptions[thread] = (text[:_TEXT_COMPARED], error)
             return status_of(error)
         except BaseException:  # nothing may reach C
             return ERROR

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bringup.driver_lookup import installed_entries
 from tests import fork_server
 from tests.cpu_time import CpuTimes
 from tests.optional_packages import SkipWithoutZig, files_left_out
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): pytest-timeout's, named here for where it is not installed")
     # Some machines forbid it for everybody; without bytecode every process of a test compiles bringup's sources again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if installed_entries():  # a vendor's driver beside this checkout: these tests are about sim
+        os.environ.setdefault("BRINGUP_DRIVERS", "sim")
     # Threads of ATen that wait do not spin: with two processes on two cores the training tests took 80 s instead of 17.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # there is a process for every core

@@ -257,6 +257,7 @@ PYBIND11_MODULE(_C, module) {
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
+  bind_driver_errors();
 }
 
 } // namespace bringup

@@ -10,7 +10,10 @@ thread_local c10::DeviceIndex t_device = 0;
 thread_local std::array<int8_t, 128> t_streams{};
 } // namespace
 
+void (*raise_hook)(const Error& error) = nullptr;
+
 void raise(const Error& error) {
+  if (raise_hook) raise_hook(error);
   switch (error.status) {
     case BRINGUP_OUT_OF_MEMORY:
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
