@@ -86,7 +86,7 @@ MISTAKES = {
         ),
     ),
     "a wait of the allocator takes the user's error": Mistake(
-        "runtime_stress", (("waiting.cpp", "  keep_failure(stream, *met);\n", ""),)
+        "runtime_stress", (("waiting.cpp", "  if (met) keep_failure(stream, *met);\n", ""),)
     ),
     "a user's wait passes one that has taken an error and not kept it": Mistake(
         "runtime_stress",
