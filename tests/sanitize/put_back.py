@@ -95,9 +95,6 @@ MISTAKES = {
             ("waiting.cpp", "  await_quiet_waits(event.stream);\n", ""),
         ),
     ),
-    "a stream counts as idle while an error of it is on its way": Mistake(
-        "runtime_stress", (("waiting.cpp", "if (done && alone && ", "if (done && "),)
-    ),
     "an event is destroyed while a user's wait asks for it": Mistake(
         "runtime_stress",
         (("waiting.cpp", "    slot.quiet_changed.wait(lock, [&] { return mine->second.asking == 0; });\n", ""),),
