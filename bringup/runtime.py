@@ -503,10 +503,10 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
 
 
 def _shut_down(core: Any) -> None:
-    import torch
+    from torch._C._autograd import _disable_profiler, _profiler_enabled
 
     # torch 2.13 crashes at exit while a profiler runs, also on the CPU alone; one runs on when the wait at its end has
     # raised the error of queued work.
-    if torch.autograd._profiler_enabled():
-        torch.autograd._disable_profiler()
+    if _profiler_enabled():
+        _disable_profiler()
     core.shut_down()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bringup.ir.dtypes import int64
 from bringup.ir.expr import Expr, IndexValue, const
@@ -12,10 +13,11 @@ from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Tensor
+from bringup.lowering.convolution import is_channels_last, strides_in_format
 from bringup.lowering.planes import each, element, grid_by_memory, place_of, scatter_gradients
 from bringup.lowering.pooling import Window, average_windows, over, stretched_window, window_size
 from bringup.lowering.registry import lowering
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.scalar_types import BY_CODE, opmath
 from bringup.lowering.symbolic import IntLike
 
 
@@ -152,7 +154,36 @@ def unpool(call: Call, source: Tensor, indices: Tensor, dims: int) -> None:
     k.launch()
 
 
-@lowering("aten::max_unpool2d")
+def _unpool_outputs(x: Any, indices: Any, output_size: Sequence[int]) -> list[Any]:
+    """As the CPU, in the format of the input; PyTorch's meta kernel is Python and says contiguous. Its checks."""
+    _, _, code, sizes, strides, _ = x
+    if BY_CODE.get(indices[2]) is not int64:
+        found = BY_CODE[indices[2]].name if indices[2] in BY_CODE else f"scalar type {indices[2]}"
+        raise RuntimeError(f"elements in indices should be type int64 but got: {found}")
+    if len(output_size) != 2:
+        raise RuntimeError(
+            f"There should be exactly two elements (height, width) in output_size, but got {len(output_size)} elements."
+        )
+    if len(sizes) not in (3, 4):
+        raise RuntimeError(
+            f"Input to max_unpooling2d should be a 3d or 4d Tensor, but got a tensor with {len(sizes)} dimensions."
+        )
+    if tuple(sizes) != tuple(indices[3]):
+        raise RuntimeError(
+            f"Expected shape of indices to be same as that of the input tensor ({list(sizes)}) "
+            f"but got indices tensor with shape: {list(indices[3])}"
+        )
+    for d, size in enumerate(sizes[1:], 1):
+        if size == 0:
+            raise RuntimeError(
+                "max_unpooling2d(): Expected input to have non-zero size for non-batch dimensions, "
+                f"but got {list(sizes)} with dimension {d} being empty."
+            )
+    shape = (*sizes[:-2], *output_size)
+    return [("new", code, shape, strides_in_format(shape, is_channels_last(sizes, strides)))]
+
+
+@lowering("aten::max_unpool2d", outputs=_unpool_outputs)
 def max_unpool2d(call: Call, self: Tensor, indices: Tensor, output_size: list[int]) -> None:
     """The inverse of max_pool2d: elements back to where they came from, 0 elsewhere."""
     unpool(call, self, indices, 2)

@@ -82,6 +82,14 @@ def batch_norm_refuses() -> None:
 
 
 @strict
+def unpooling_keeps_the_format() -> None:
+    x = plain(2, 3, 4, 6)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        pooled, places = functional.max_pool2d(x.contiguous(memory_format=memory_format), 2, return_indices=True)
+        agree(lambda t, i: functional.max_unpool2d(t, i, 2), pooled, places, strides=True)
+
+
+@strict
 def elements_of_tensors_that_are_not_contiguous_are_taken() -> None:
     x, index = plain(4, 1, 3, 2), torch.tensor([[0, 5, -1], [11, -12, 7]])
     views = (lambda t: t.permute(3, 1, 0, 2), lambda t: t[::2], lambda t: t[..., 0], lambda t: t.expand(4, 5, 3, 2))
