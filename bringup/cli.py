@@ -200,9 +200,8 @@ def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | N
     from bringup import driver_review
     from bringup.kit.driver_checks import Check, CheckResult, all_checks, run_driver_checks
 
-    faulthandler.enable(
-        sys.__stderr__
-    )  # a driver that crashes: the last name printed is the check, the stack is the driver's
+    if (stream := sys.__stderr__) is not None:
+        faulthandler.enable(stream)  # where a driver crashes, the last name printed is the check
     for text in [*driver_review.misspelled(driver), *driver_review.wrong_parameters(driver)]:
         print(f"warning: {text}")
     width = max(len(each.name) for each in all_checks())
