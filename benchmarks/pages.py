@@ -36,7 +36,7 @@ TABLE = re.compile(r"<!-- table ([a-z_0-9]+(?:/[^|>]+?)?)(?: \| (.+?))? -->\n(.*
 #: What a run says about itself, beside its data.
 HEADER = ("commit", "date", "machine", "torch", "python", "command")
 #: A run is too old when so many commits have touched what it measures since, or after so many days.
-MOST_COMMITS, MOST_DAYS = 60, 30
+MOST_COMMITS, MOST_DAYS = 150, 30
 #: What a run measures, where that is less than the package.
 MEASURES = {
     "eager": ("bringup/csrc", "bringup/drivers/sim", "bringup/lowering", "bringup/targets"),

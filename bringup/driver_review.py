@@ -61,7 +61,7 @@ def wrong_parameters(driver: Driver) -> list[str]:
 
 def check_target(driver: Driver) -> None:
     """Raises ValueError if the driver compiles kernels and its ``target()`` is not one that can be rendered."""
-    if not all(map(driver.offers, _KERNELS)):
+    if not all(map(driver.offers, _KERNELS)) or not _has_devices(driver):
         return
     if not driver.offers("target"):
         raise ValueError(f"driver '{driver.name}' offers compile, load and launch, and no target: {TARGET_HELP}")
@@ -71,6 +71,13 @@ def check_target(driver: Driver) -> None:
         Target.parse(driver.target())
     except ValueError as error:
         raise ValueError(f"driver '{driver.name}': {error}") from error
+
+
+def _has_devices(driver: Driver) -> bool:
+    try:
+        return driver.device_count() > 0  # without its hardware or compiler a driver may not know its target
+    except Exception:  # the core asks too, and reports it
+        return False
 
 
 TARGET_HELP = 'write target() that returns "c; vector=0" for plain C'

@@ -267,7 +267,8 @@ def _autoload() -> None:
         asked = _state.chosen is not None or any(name.startswith("BRINGUP_") for name in os.environ)
         if asked or isinstance(error, SeveralDrivers):
             _warn(f"bringup is not active: {error}")
-            _register_failure(error)
+            if _state.chosen is None:  # a call of bringup.activate can be repeated, a variable cannot
+                _register_failure(error)
 
 
 def _let_dependents_choose() -> None:

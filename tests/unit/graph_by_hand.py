@@ -22,7 +22,7 @@ from bringup.ir.index import evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.verify import verify
 from bringup.lowering import families
-from bringup.lowering.call import Call, Launch, Number, Tensor, dense_strides
+from bringup.lowering.call import Call, Launch, Number, Tensor, dense_strides, number_of
 from bringup.lowering.registry import LOWERINGS
 from bringup.lowering.resolve import run_lowering
 from bringup.lowering.symbolic import Dim, IntLike, Trace, hint_of
@@ -113,7 +113,7 @@ class Graph:
         return self.many(op, list(tensors), *arguments, outs=[(shape, like.dtype)])[0]
 
     def number(self, value: bool | int | float) -> Number:
-        return Number(-1, value, None, True, self.trace)
+        return number_of(value, False, self.trace)
 
     def copy_into(self, target: Tensor, source: Tensor) -> None:
         """target.copy_(source)"""
