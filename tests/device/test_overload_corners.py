@@ -192,3 +192,13 @@ def test_norms_of_halves_are_float32(device: str, dtype: torch.dtype) -> None:
         aten._weight_norm_interface(v, g), aten._weight_norm_interface(v.to(device), g.to(device))
     ):
         torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("fill", [lambda x: x.fill_(3), lambda x: x.zero_(), lambda x: x.fill_(torch.tensor(2.0))])
+def test_an_expanded_tensor_can_be_filled(device: str, fill: Any) -> None:
+    """Writing a value twice is writing it once: PyTorch refuses this of other in-place ops only."""
+    x = torch.ones(4, device=device)
+    fill(x.expand(3, 4))
+    assert torch.equal(x.cpu(), fill(torch.ones(4)))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        x.expand(3, 4).add_(1)

@@ -41,9 +41,9 @@ def install(tmp_path: Path):
 
 @pytest.fixture
 def run(run_python, tmp_path: Path):
-    def run(code: str, **env: str | None):
+    def run(code: str, fresh: bool = False, **env: str | None):
         code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom tests.fake_core import core\n{code}"
-        return run_python(code, env={"BRINGUP_DRIVERS": None, "BRINGUP_DEBUG": None, **env})
+        return run_python(code, env={"BRINGUP_DRIVERS": None, "BRINGUP_DEBUG": None, **env}, fresh=fresh)
 
     return run
 
@@ -145,6 +145,7 @@ import bringup
 assert torch.ones(2).sum() == 2 and [d.name for d in bringup.active_drivers()] == ["sim"]
 assert any("bringup.activate was ignored" in str(w.message) for w in caught), [str(w.message) for w in caught]
 """,
+        fresh=True,  # torch itself says whether it is being imported
         BRINGUP_DRIVERS="sim",
     )
 
