@@ -296,7 +296,7 @@ def test_a_copy_that_fails(run_chip: Run) -> None:
         """
 import bringup
 driver = bringup.active_drivers()[0].driver
-kinds = [OSError, ValueError, NotImplementedError, MemoryError, SystemExit]
+kinds = [OSError, ValueError, NotImplementedError, MemoryError]  # SystemExit: test_driver_exceptions.py
 for kind in kinds:
     x = torch.ones(3, device="chip", requires_grad=True)
     y = (x * 2).sum()
@@ -314,8 +314,8 @@ for kind in kinds:
             "        ctypes.memmove(dst, src, nbytes)",
         ),
     )
-    assert len(out.splitlines()) == 5 * 9
-    arrives = {"OSError": "RuntimeError", "MemoryError": "OutOfMemoryError", "SystemExit": "RuntimeError"}
+    assert len(out.splitlines()) == 4 * 9
+    arrives = {"OSError": "RuntimeError", "MemoryError": "OutOfMemoryError"}
     for line in out.splitlines():
         raised, _, message = line.partition(" ")
         assert message.startswith(arrives.get(raised, raised)), line
