@@ -54,6 +54,14 @@ def skip_without_a_riscv_compiler() -> None:
         pytest.skip(why)
 
 
+def skip_without_graphs() -> None:
+    """Skips the test if this PyTorch cannot capture on devices other than CUDA."""
+    import torch
+
+    if not hasattr(torch.accelerator, "Graph"):
+        pytest.skip(f"torch.accelerator.Graph is not in PyTorch {torch.__version__}")
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, what it was raised from, and what Dynamo packed into it."""
     while error is not None:

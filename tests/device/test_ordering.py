@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.device.test_streams import ELEMENTS, asynchronous, held, module, pinned  # noqa: F401
+from tests.optional_packages import skip_without_graphs
 
 MiB = 1 << 20
 
@@ -75,6 +76,7 @@ def test_a_retry_after_out_of_memory_waits_too(run_python: Callable[..., Any]) -
 
 
 def test_the_memory_of_a_graph_goes_back_after_its_replays(run_python: Callable[..., Any]) -> None:
+    skip_without_graphs()
     run_python(
         """
         import threading, torch
@@ -265,6 +267,8 @@ def index_error(action):
     ids=lambda item: item[0],
 )
 def test_an_error_of_queued_work_is_kept_for_the_user(run_python: Callable[..., Any], program: tuple[str, str]) -> None:
+    if "Graph()" in program[1]:
+        skip_without_graphs()
     run_python(BAD_INDEX + textwrap.dedent(program[1]), env={"BRINGUP_SIM": "mode=kernels"})
 
 
@@ -352,6 +356,7 @@ def test_generators_that_share_a_state_hand_out_every_offset_once(device: str) -
 
 
 def test_work_that_races_with_the_end_of_a_capture_is_captured_or_done(run_python: Callable[..., Any]) -> None:
+    skip_without_graphs()
     """Another thread uses the captured stream while the capture ends: each of its ops is in the graph, or has run."""
     run_python(
         """

@@ -19,6 +19,7 @@ from bringup.riscv.machine import GuestError, machine_class
 from bringup.riscv.toolchain import BuildError, ToolchainMissing, find_toolchain
 from tests.driver.kernel_sources import ADD, GATHER, SLOW
 from tests.driver.through_the_contract import HOST, read, synchronize, write
+from tests.optional_packages import skip_without_a_riscv_compiler
 
 SHORT, LONG = 0.0, 1e9  # the bytes of a launch decide whether the calling thread runs it
 
@@ -69,6 +70,7 @@ def binary(source: str, isa: str = "rv64gc") -> bytes:
 @pytest.fixture(scope="module")
 def make_driver() -> Iterator[Callable[..., riscv.Driver]]:
     """make_driver("devices=1") is a driver with those options and all devices open; they are closed at the end."""
+    skip_without_a_riscv_compiler()
     drivers = []
 
     def one(options: str = "devices=2,memory=16M") -> riscv.Driver:
@@ -107,6 +109,7 @@ def test_the_checks_of_the_contract(options: str) -> None:
     reason = machine_class(parse_options(options).machine).absent_reason()
     if reason:
         pytest.skip(reason)
+    skip_without_a_riscv_compiler()
     results = run_driver_checks(driver, timeout=60)
     assert [result for result in results if result.status == "fail"] == []
     assert sum(result.name.startswith("kernel_") and result.status == "pass" for result in results) == 7
@@ -126,6 +129,7 @@ def test_a_missing_compiler_means_no_device(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_missing_emulator_means_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_a_riscv_compiler()
     monkeypatch.setattr(machine_class("unicorn"), "absent_reason", classmethod(lambda cls: "pip install unicorn"))
     driver = riscv.Driver("machine=unicorn")
     assert driver.device_count() == 0

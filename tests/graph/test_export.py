@@ -365,7 +365,8 @@ def test_an_index_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
             return x[i[0]]
 
-    with pytest.raises(bringup.ExportError, match="cannot be lowered"):
+    # Older PyTorch refuses it itself.
+    with pytest.raises((bringup.ExportError, RuntimeError), match=r"cannot be lowered|data-dependent"):
         bringup.export(Takes(), (torch.randn(4), torch.tensor([1])), out=tmp_path / "m.bup")
 
 

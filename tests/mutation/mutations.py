@@ -42,7 +42,7 @@ def _off(at: int) -> Mutation:
         if value.dtype == torch.bool:
             return ~value
         if not value.is_floating_point() and not value.is_complex():
-            return value + 1
+            return (value.to(torch.int64) + 1).to(value.dtype)  # the CPU does not add uint64
         if not bool(value.isfinite()):
             return torch.ones_like(value)
         wide = values.to(torch.complex128 if value.is_complex() else torch.float64).abs()

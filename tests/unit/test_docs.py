@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from tests import fork_server
-from tests.optional_packages import need_the_command, skip_without_a_riscv_compiler
+from tests.optional_packages import need_the_command, skip_without_a_riscv_compiler, skip_without_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -81,6 +81,8 @@ def test_every_program_and_command_runs(page: Path, tmp_path: Path) -> None:
     for line, language, text in programs(page):
         if re.search(r"\briscv\b", text):
             skip_without_a_riscv_compiler()
+        if re.search(r"\.Graph\(", text):
+            skip_without_graphs()
         if language == "bash" and "bringup " in text:
             need_the_command()
         if language == "file":

@@ -242,7 +242,7 @@ def test_a_gaps_file_that_is_unclear_is_refused(tmp_path: Path, text: str, messa
 def test_shipped_gaps_are_readable_and_name_operators() -> None:
     path = default_gaps_file("sim:1")
     assert path is not None
-    assert judge(load_gaps(path), [], load_op_list()).unknown == []
+    assert judge(load_gaps(path), [], load_op_list(), torch.__version__).unknown == []
     assert default_gaps_file("nothing") is None
 
 

@@ -99,10 +99,11 @@ def test_activation(use_gelu: bool, dtype: torch.dtype) -> None:
 def test_sums_of_halves_in_float32(dtype: torch.dtype) -> None:
     a, b, c = sample(2, 5, 40, dtype=dtype), sample(2, 40, 6, dtype=dtype), sample(2, 5, 6)
     exact = a.double() @ b.double()
+    scaled = c[0] + 2 * exact[0]
     for name, found, expected in (
         ("mm", interpret("aten::mm.dtype", a[0], b[0], torch.float32), exact[0]),
         ("bmm", interpret("aten::bmm.dtype", a, b, torch.float32), exact),
-        ("addmm", interpret("aten::addmm.dtype", c[0], a[0], b[0], torch.float32, 1, 2), c[0] + 2 * exact[0]),
+        ("addmm", interpret("aten::addmm.dtype", c[0], a[0], b[0], torch.float32, 1, 2, outputs=[c[0]]), scaled),
         ("baddbmm", interpret("aten::baddbmm.dtype", c, a, b, torch.float32, 2, 1, outputs=[c]), 2 * c + exact),
     ):
         assert found[0].dtype is torch.float32, name

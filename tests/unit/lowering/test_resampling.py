@@ -166,6 +166,8 @@ def test_grid_sampler_of_one_gradient() -> None:
 @pytest.mark.parametrize("name", ["bilinear", "bicubic", "lanczos"])
 def test_antialiasing(name: str, align: bool) -> None:
     op = f"aten::_upsample_{name}2d_aa"
+    if not hasattr(torch.ops.aten, f"_upsample_{name}2d_aa"):
+        pytest.skip(f"this PyTorch has no {op}")
     x = sample(1, 2, 9, 11)
     for size, scales in (([4, 3], ()), ([20, 11], ()), ([9, 5], ()), ([5, 13], (0.6, 1.2)), ([1, 1], ())):
         near(op, x, size, align, *scales)
