@@ -43,9 +43,9 @@ def _off(at: int) -> Mutation:
             return ~value
         if not value.is_floating_point() and not value.is_complex():
             return (value.to(torch.int64) + 1).to(value.dtype)  # the CPU does not add uint64
-        if not bool(value.isfinite()):
-            return torch.ones_like(value)
         wide = values.to(torch.complex128 if value.is_complex() else torch.float64).abs()
+        if not bool(wide[at].isfinite()):
+            return torch.ones((), dtype=value.dtype)
         largest = float(wide[wide.isfinite()].max())
         off = value.to(torch.float32 if value.element_size() == 1 else value.dtype) + (0.01 * largest or 0.01)
         return off.to(value.dtype)
