@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bringup.ir.dtypes import DType
 from bringup.ir.expr import Cast, Expr, IndexValue, const
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
@@ -64,7 +65,7 @@ def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formul
         return (piece.reduce(element),)
 
     def mean(k: KernelBuilder, states: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (states[0] / _count(k, inputs[0]),)
+        return (states[0] / _count(k, inputs[0], kind),)
 
     def total(_: KernelBuilder, states: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return states
@@ -72,15 +73,15 @@ def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formul
     fold(call, inputs, range(len(shape)), False, Fold(part, "add", finish=mean if reduction == MEAN else total))
 
 
-def _count(k: KernelBuilder, x: Tensor) -> Expr:
-    return Cast(IndexValue(k.size(x.numel)), opmath(x.dtype))
+def _count(k: KernelBuilder, x: Tensor, kind: DType) -> Expr:
+    return Cast(IndexValue(k.size(x.numel)), kind)
 
 
 def gradient(call: Call, grad: Any, x: Tensor, operands: Sequence[Any], reduction: int, formula: Formula) -> None:
     """``formula(grad, x, *operands)``; the gradient of a mean is shared by the elements."""
 
     def shared(k: KernelBuilder, g: Expr, x_value: Expr, *others: Expr) -> Expr:
-        return formula(g / convert(_count(k, x), g.dtype) if reduction == MEAN else g, x_value, *others)
+        return formula(g / _count(k, x, g.dtype) if reduction == MEAN else g, x_value, *others)
 
     call.pointwise = True
     kind = opmath(compute_type((x, *operands)))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import bringup
-from tests.fuzz.judge import Ran, left_behind
+from tests.fuzz.judge import Ran, left_behind, moved
 from tests.fuzz.program import SIZES, Program, namespace
 
 Sizes = Mapping[str, int]
@@ -62,16 +62,6 @@ def together(programs: Sequence[Program], copies: bool = False) -> Callable[...,
 def arguments(programs: Sequence[Program], sizes: Sizes, device: str) -> list[torch.Tensor]:
     """Returns fresh inputs of all programs with the strides that they have on the CPU."""
     return [moved(one, device) for program in programs for one in program.arguments(sizes)]
-
-
-def moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """Returns a copy on the device with the same strides, and zeros in between."""
-    if device == "cpu":
-        return tensor
-    base = tensor if tensor._base is None else tensor._base
-    there = torch.empty(base.untyped_storage().nbytes() // base.element_size(), dtype=base.dtype, device=device)
-    flat = torch.empty(0, dtype=base.dtype).set_(base.untyped_storage(), 0, there.shape, (1,))  # type: ignore[call-overload]
-    return there.copy_(flat).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def apart(programs: Sequence[Program], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[Ran]:

@@ -18,6 +18,13 @@ class _Split:
     axes: tuple[Axis, ...]
 
     @property
+    def extent(self) -> Index:
+        total: Index = Int(1)
+        for axis in self.axes:
+            total = multiply(total, axis.extent)
+        return total
+
+    @property
     def position(self) -> Index:
         total: Index = Int(0)
         for axis in self.axes:
@@ -44,7 +51,8 @@ class _Splitter:
         places: list[Index] = []
         for index, extent, stride in zip(indices, view.shape, view.strides):
             split = self.parts.get(index.name) if isinstance(index, AxisVar) else None
-            if split is None:
+            # An axis that walks on behind a guard stays one index: its parts would see more than there is.
+            if split is None or not self.shop.formulas.at_least(extent, split.extent):
                 shape.append(extent)
                 strides.append(stride)
                 places.append(self.change.index(index))
