@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,6 +91,20 @@ def embedding_bag_backward(*arguments: Any, **named: Any) -> Tensor:
     return composed.embedding_bag_backward(*arguments, **named)
 
 
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Dimensions are counted from the front: up to 2.12 PyTorch's fake kernel keeps one of size 1 that is not."""
+    if dim is None or all(d >= 0 for d in dim):
+        return NotImplemented  # type: ignore[no-any-return]
+    found: Tensor = torch.ops.aten.linalg_vector_norm(x, ord, [d % max(x.dim(), 1) for d in dim], keepdim, dtype=dtype)
+    return found
+
+
+def lstm(theirs: Callable[..., Any], x: Tensor, states: Any, *others: Any, **named: Any) -> tuple[Tensor, ...]:
+    """PyTorch's decomposition; up to 2.12 its last states have a dimension too many."""
+    output, *last = theirs(x, states, *others, **named)
+    return output, *(one.reshape(state.shape) for one, state in zip(last, states))
+
+
 #: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.
 OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_lstm_cell.default: lstm_cell,
@@ -97,6 +112,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_gru_cell.default: gru_cell,
     torch.ops.aten._thnn_fused_gru_cell_backward.default: gru_cell_backward,
     torch.ops.aten._embedding_bag_backward.default: embedding_bag_backward,
+    torch.ops.aten.linalg_vector_norm.default: vector_norm,
 }
 
 
@@ -120,4 +136,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         name = op_name(overload)
         if name not in LOWERINGS and name not in GRAPH_LOWERINGS:
             table.setdefault(overload, function)
+    if theirs := table.pop(torch.ops.aten.lstm.input, None):
+        table[torch.ops.aten.lstm.input] = partial(lstm, theirs)
     return table

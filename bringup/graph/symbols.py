@@ -53,7 +53,10 @@ class Symbols:
     def possible(self, sizes: Sequence[int]) -> bool:
         """False if a graph that PyTorch traced as it did cannot be called with these sizes, one for each symbol."""
         known = dict(zip(self._dims, sizes))
-        return all(guard.expr.subs(known) != sympy.false for guard in self._relied_on)
+        try:
+            return all(guard.expr.subs(known) != sympy.false for guard in self._relied_on)
+        except AssertionError:  # older PyTorch: a remainder of a negative number, which no size gives
+            return False
 
     def dim(self, number: Any) -> IntLike:
         """A size, stride or offset of a traced tensor."""

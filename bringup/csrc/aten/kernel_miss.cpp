@@ -220,11 +220,9 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
     bound->results = meta.results();
     bound->resizes = meta.resizes();
   }
-  // Filling twice is filling once; index_put_ of an expanded tensor is deprecated, and allowed.
-  static const std::unordered_set<std::string> overlapping{"aten::fill_", "aten::zero_", "aten::index_put_",
-                                                           "aten::_index_put_impl_"};
+  const bool fills = op.record.base_name == "aten::fill_" || op.record.base_name == "aten::zero_"; // twice is once
   for (uint32_t slot : call.mutated) // strides alone decide it
-    if (!overlapping.count(op.record.base_name)) at::assert_no_internal_overlap(*call.tensors[slot]);
+    if (!fills) at::assert_no_internal_overlap(*call.tensors[slot]);
   bound->plan = resolver(PlanRequest{op, call, stack, known ? &bound->results : nullptr, bound->resizes});
   if (!bound->plan) return bound;
   const bool refused = bound->refused();

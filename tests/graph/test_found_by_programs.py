@@ -1,0 +1,85 @@
+"""What random programs (tests/fuzz) have found, in a few lines each: eager, compiled, and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bringup
+
+Function = Callable[..., Any]
+
+
+class Called(nn.Module):
+    """A function as a module, for export."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def take_from_attention(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A block of 16 keys falls into parts of 4, of which a guard keeps the first: the others are no memory."""
+    kept = x.clone().split(2, 0)[-1].sinc()
+    seen = F.scaled_dot_product_attention(kept[None], kept[None], kept[None])
+    return kept * 2, torch.take(seen, places)
+
+
+PROGRAMS: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
+    "a mean of two kinds of floats": (F.smooth_l1_loss, (torch.ones(1), torch.arange(17.0, dtype=torch.float64))),
+    "a norm over one element, from the end": (lambda x: x.norm(dim=-1), (torch.randn(4, 1),)),
+    "a norm of another order": (lambda x: x.norm(1, -1), (torch.randn(4, 1),)),
+    "a guarded axis in parts": (take_from_attention, (torch.randn(3, 4, 6), torch.tensor([1, 1, 0]))),
+}
+
+
+def check(found: Any, expected: Any) -> None:
+    for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected))):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_eager_and_compiled(name: str, device: str, backend: str) -> None:
+    function, inputs = PROGRAMS[name]
+    there = [x.to(device) for x in inputs]
+    check(function(*there), function(*inputs))
+    torch._dynamo.reset()
+    check(torch.compile(function, backend=backend)(*there), function(*inputs))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_exported(name: str, tmp_path: Path) -> None:
+    function, inputs = PROGRAMS[name]
+    bringup.export(Called(function), inputs, out=tmp_path / "m.bup")
+    check(bringup.load(tmp_path / "m.bup")(*inputs), function(*inputs))
+
+
+def test_the_last_states_of_an_lstm_have_the_shape_of_the_first(tmp_path: Path) -> None:
+    model, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    bringup.export(model, (x,), out=tmp_path / "m.bup")
+    _, (hidden, cell) = bringup.load(tmp_path / "m.bup")(x)
+    assert hidden.shape == cell.shape == (1, 2, 4)
+
+
+def test_a_remainder_that_no_size_gives(device: str, backend: str) -> None:
+    """PyTorch up to 2.12 asserts that a remainder's number is not negative, also while sizes are tried."""
+    pool = torch.compile(lambda x: F.avg_pool1d(x, 2), backend=backend, dynamic=True)
+    x = torch.randn(3, 2, 8)
+    check(pool(x.to(device)), F.avg_pool1d(x, 2))
+
+
+def test_index_put_of_an_expanded_tensor_is_refused(device: str) -> None:
+    """A declared gap: the CPU warns that it is deprecated."""
+    x = torch.zeros((), device=device).expand(3)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        x[torch.tensor([1, 0, 1], device=device)] = -3
