@@ -62,7 +62,8 @@ def _negated(tensor: torch.Tensor) -> torch.Tensor:
     at = int(wide.argmax())
     if not float(wide[at]):
         raise NotApplicable("zero has no other sign")
-    return _element(tensor, at, lambda values: -values[at])
+    widest = torch.complex128 if host.is_complex() else torch.float64 if host.is_floating_point() else torch.int64
+    return _element(tensor, at, lambda values: (-values[at].to(widest)).to(values.dtype))
 
 
 def _other_dtype(tensor: torch.Tensor) -> torch.Tensor:
