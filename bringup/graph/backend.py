@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Compiler: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 #: Modes of torch.compile that choose nothing here: every graph is a plan that the core replays.
-_TORCH_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_TORCH_MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("mode", "verbose", "output_dir", "target", "device", *(field.name for field in fields(GraphOptions)))
 
 
@@ -93,9 +93,10 @@ def compiled_graph(
 
 
 def _devices(module: GraphModule) -> set[torch.device]:
-    """The devices of the graph's tensors with dimensions."""
+    """The devices of the graph's tensors with dimensions, and of those in the graphs inside it."""
     found: set[torch.device] = set()
-    for node in module.graph.nodes:
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
         values = node.meta.get("val")
         for value in values if isinstance(values, (list, tuple)) else [values]:
             if isinstance(value, torch.Tensor) and (value.ndim or value.device.type != "cpu"):
@@ -160,9 +161,7 @@ class Backend:
         from torch._dynamo.backends.common import aot_autograd
 
         from bringup.graph.decompositions import decompositions
-        from bringup.graph.device_interface import register_interface
 
-        register_interface()
         compile_graph: Compiler = self._compile
         inference: Compiler = self._compile
         if self._bare_metal is not None:
