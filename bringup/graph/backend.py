@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from bringup import _C
+from bringup.graph import uncompiled_rnn
 from bringup.graph.compiled import CompiledGraph, GraphOptions, NoLowering
 from bringup.graph.keyed_dropout import use_keys
 from bringup.graph.lowered import DataDependent
@@ -132,6 +133,7 @@ class Backend:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
+        uncompiled_rnn.watch()  # once more: torch._dynamo.reset() forgets it
         self._bare_metal: BareMetalGraphs | None = None
         if target == "riscv":
             from bringup.graph.riscv_backend import BareMetalGraphs

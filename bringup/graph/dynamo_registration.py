@@ -7,12 +7,14 @@ from importlib.metadata import EntryPoint
 import torch
 from torch._dynamo.backends import registry
 
+from bringup.graph import uncompiled_rnn
 from bringup.graph.device_interface import register_interface
 
 
 def register(default: bool) -> None:
     """Registers the device type; with ``default`` also what ``torch.compile`` without a backend means."""
     register_interface()
+    uncompiled_rnn.watch()
     name = torch._C._get_privateuse1_backend_name()
     # As an entry point, so that the graph compiler is imported on use (0.5 s), and a backend of torch's keeps its name.
     registry._BACKENDS.setdefault(
