@@ -161,9 +161,12 @@ class Backend:
         if self.mode == "eager":
             return module.forward
         from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import config
 
         from bringup.graph.decompositions import decompositions
 
+        if getattr(config, "force_autograd_cache", False):  # as aot_compile does: it stores what inductor made
+            raise RuntimeError("aot_compile cannot store graphs of bringup: bringup.export writes a model to a file")
         compile_graph: Compiler = self._compile
         inference: Compiler = self._compile
         if self._bare_metal is not None:

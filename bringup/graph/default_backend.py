@@ -14,8 +14,10 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+_InductorWrapper: Any = torch._TorchCompileInductorWrapper  # untyped before torch 2.14
 
-class Router(torch._TorchCompileInductorWrapper):
+
+class Router(_InductorWrapper):
     """Inductor's wrapper: its modes, options, name, configuration and reset; graphs of our device go to bringup."""
 
     def __init__(self, mode: str | None, options: dict[str, Any] | None, *rest: Any) -> None:
@@ -24,14 +26,15 @@ class Router(torch._TorchCompileInductorWrapper):
 
     def __eq__(self, other: object) -> bool:
         """Differs from inductor's wrapper, whose code for our device would be an error."""
-        return isinstance(other, Router) and super().__eq__(other) and self.options == other.options
+        return isinstance(other, Router) and bool(super().__eq__(other)) and self.options == other.options
 
     def __call__(
         self, model_: GraphModule, inputs_: Sequence[Any], *, config_patches: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
         """Compiles what Dynamo found: called by it."""
         if not on_our_device(model_, inputs_):
-            return super().__call__(model_, inputs_, config_patches=config_patches)
+            compiled: Callable[..., Any] = super().__call__(model_, inputs_, config_patches=config_patches)
+            return compiled
         options = sorted({*self.options, *(config_patches or {})})
         if options:
             raise RuntimeError(
@@ -66,10 +69,10 @@ class DefaultBackend:
         which the wrapper, mode, options and the region's name are in sight, and bad options must raise now.
         """
         frame = sys._getframe(1)
-        wrapper = frame.f_locals.get("self")
+        wrapper: Any = frame.f_locals.get("self")
         if type(wrapper) is torch._TorchCompileWrapper and frame.f_back is not None:
             asked = {**frame.f_back.f_locals, **frame.f_locals}
-            made = torch._TorchCompileAOTInductorWrapper if asked.get("use_aoti") else Router
+            made: Any = torch._TorchCompileAOTInductorWrapper if asked.get("use_aoti") else Router
             wrapper.__class__ = made
             made.__init__(wrapper, *(asked.get(word) for word in ("mode", "options", "dynamic", "name")))
         return str(getattr(wrapper, "compiler_name", "inductor"))

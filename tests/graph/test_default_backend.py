@@ -264,6 +264,13 @@ def test_aot_compile_and_aot_inductor() -> None:
     assert run.get_compiler_config()["aot_inductor.package"] is True
 
 
+@pytest.mark.parametrize("backend", [None, "bringup"])
+def test_aot_compile_on_our_device_names_export(backend: str | None, numbers: Any) -> None:
+    run = torch.compile(work, fullgraph=True, backend=backend)
+    with pytest.raises(RuntimeError, match=r"aot_compile cannot store graphs of bringup: bringup\.export"):
+        run.aot_compile(((numbers(3),), {}))
+
+
 def test_code_of_inductor_is_not_taken_for_ours(numbers: Any) -> None:
     """The two wrappers differ for Dynamo's cache, though their configurations are equal."""
     x = numbers(3)
