@@ -38,8 +38,8 @@ class Router(_InductorWrapper):
         options = sorted({*self.options, *(config_patches or {})})
         if options:
             raise RuntimeError(
-                f"{', '.join(options)}: an option of inductor, and this graph runs on "
-                f"{torch._C._get_privateuse1_backend_name()}. Leave it out, or choose among bringup's own: "
+                f"options of inductor ({', '.join(options)}) do not apply to a graph on "
+                f"{torch._C._get_privateuse1_backend_name()}: leave them out, or choose among bringup's own with "
                 'torch.compile(model, backend="bringup", options={…})'
             )
         from bringup.graph.backend import Backend
