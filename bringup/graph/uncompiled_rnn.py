@@ -1,7 +1,7 @@
-"""Says when Dynamo compiles nothing because of an nn.RNN, nn.GRU or nn.LSTM: no backend is called then.
+"""Says when Dynamo leaves out an nn.RNN, nn.GRU or nn.LSTM: no backend is told of it.
 
-Dynamo gives up the whole function that calls one, with the layers before and after it, unless its ``allow_rnn`` is on.
-That is set for the process, and would change CPU and CUDA graphs as well: the choice is the user's.
+Up to torch 2.14 it gives up the whole function that calls one, with the layers before and after, unless its
+``allow_rnn`` is on. That is set for the process, and would change CPU and CUDA graphs too: the choice is the user's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def watch() -> None:
 def _look(_: Any) -> None:
     from torch._dynamo.utils import counters
 
-    reasons = [reason for table in ("unimplemented", "graph_break") for reason in counters.get(table, ())]
-    if any("allow_rnn" in reason for reason in reasons) and _in_use():
-        warn()
+    for table in ("unimplemented", "graph_break"):
+        if any("allow_rnn" in reason for reason in counters.get(table, ())) and _in_use():
+            warn(", nor anything of a function that calls one" if table == "unimplemented" else "")
 
 
 def _in_use() -> bool:
@@ -37,12 +37,12 @@ def _in_use() -> bool:
 
 
 @cache
-def warn() -> None:
-    """Warns once."""
+def warn(more: str) -> None:
+    """Warns once, of ``more`` if more than the layer is left out."""
     warnings.warn(
-        "torch.compile compiles nothing of a function that calls nn.RNN, nn.GRU or nn.LSTM, nor the layers around it; "
-        "its ops run one by one. torch._dynamo.config.allow_rnn = True before the first call has it compiled, "
-        "step by step for this length of the sequence",
+        f"torch.compile does not compile nn.RNN, nn.GRU and nn.LSTM{more}: the ops run one by one. With "
+        "torch._dynamo.config.allow_rnn = True before the first call they are compiled, all steps of the sequence in "
+        "one graph",
         RuntimeWarning,
         stacklevel=2,
     )
