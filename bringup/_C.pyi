@@ -121,6 +121,7 @@ def make_plan(
     guards: Sequence[tuple[int, int, float]],
     flags: int,
     outputs: Sequence[tuple[int, Sequence[int], Sequence[int]] | tuple[int] | None] | None = None,
+    reason: str = "",
 ) -> Plan:
     """A plan: which kernels run, one after the other, and where their arguments come from.
 
@@ -137,7 +138,7 @@ def make_plan(
     8 REFUSED: no kernel serves calls that the guards describe. 16 APART: what is written may not overlap an input;
     PyTorch's error if it does.
     ``outputs``: for an op without a meta kernel, per returned tensor (scalar type, sizes, strides), (tensor slot,), or
-    None for an undefined one.
+    None for an undefined one. ``reason``: why a call is REFUSED, for errors and warnings of the fallback policy.
     """
 
 def before_first_use(function: Callable[[], None]) -> None:

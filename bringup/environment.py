@@ -10,6 +10,7 @@ from collections.abc import Iterable
 VARIABLES: dict[str, str] = {
     "BRINGUP_DRIVERS": "which drivers this process uses: sim, mychip, ./mychip.py, or several: sim,mychip",
     "BRINGUP_FALLBACK": "what an op does that falls back to the CPU: allow (the default), warn once, or error",
+    "BRINGUP_DEFAULT_BACKEND": "off: torch.compile without a backend means inductor on every device",
     "BRINGUP_DEBUG": "1 … 5: what bringup does, printed to standard error while it does it",
     "BRINGUP_CACHE": "the folder of compiled kernels",
     "BRINGUP_CACHE_SIZE": "how large that folder may grow, such as 2G",
@@ -20,6 +21,18 @@ VARIABLES: dict[str, str] = {
     "BRINGUP_RISCV_CC": "the cross compiler for RISC-V",
     "BRINGUP_TEST_DEVICE": "the device that bringup's own tests run on",
 }
+
+
+def is_on(name: str) -> bool:
+    """Reads a variable that is ``on``, the default, or ``off``.
+
+    >>> is_on("BRINGUP_DEFAULT_BACKEND")
+    True
+    """
+    text = os.environ.get(name) or "on"
+    if text not in ("on", "off"):
+        raise ValueError(f"{name} is on or off, not {text!r}")
+    return text == "on"
 
 
 def unknown_variables(driver_names: Iterable[str] = (), variables: Iterable[str] | None = None) -> list[str]:

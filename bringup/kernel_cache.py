@@ -318,8 +318,21 @@ def compiled(driver: Driver, source: str, compile_source: Callable[[str], bytes]
 
     >>> binary = compiled(driver, "void k(…) {…}")  # doctest: +SKIP
     """
-    build = compile_source or driver.compile
+    build = compile_source or (lambda text: binary_of(driver, text))
     return kept(driver_key(driver, str(GENERATOR_VERSION), source), lambda: build(source))
+
+
+class WrongBinary(TypeError):
+    """A driver's ``compile`` returned something else than bytes: no kernel could ever be made."""
+
+
+def binary_of(driver: Driver, source: str) -> bytes:
+    """What ``driver.compile(source)`` returns; anything but bytes is a mistake in the driver, and says so."""
+    binary = driver.compile(source)
+    if not isinstance(binary, (bytes, bytearray)):
+        given = "None" if binary is None else f"an object of type {type(binary).__name__}"
+        raise WrongBinary(f"driver '{driver.name}': compile returned {given}; it must return the binary as bytes")
+    return bytes(binary)
 
 
 def driver_key(driver: Driver, *parts: str) -> str:

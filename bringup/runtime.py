@@ -447,7 +447,8 @@ def _review(drivers: Sequence[Driver]) -> None:
 
 
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
-    from bringup import core_binary, ledger
+    from bringup import core_binary, environment, ledger
+    from bringup.after_import import call_after_import
     from bringup.driver_abi import CDriver, adapted, struct_of
     from bringup.driver_lookup import check_device_name
 
@@ -456,7 +457,8 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         raise RuntimeError(f"PyTorch has one out-of-tree device type per process, and '{taken}' has taken it")
     kind = (drivers[0].device_name or drivers[0].name) if len(drivers) == 1 else SHARED_TYPE
     check_device_name(kind)
-    policy = ledger.policy_from_environment()  # a bad value must fail before anything is registered
+    # A bad value must fail before anything is registered.
+    policy, default_backend = ledger.policy_from_environment(), environment.is_on("BRINGUP_DEFAULT_BACKEND")
     _review(drivers)
     core = core_binary.load(torch.__version__)
     structs = [struct_of(driver) for driver in drivers]
@@ -489,6 +491,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     )
     serialization.register()
     sharing.register()
+    call_after_import("torch._dynamo", lambda: _register_with_dynamo(default_backend))
     if tables is not None:
         tables.define()
     if any(all(map(driver.driver.offers, ("compile", "load", "launch"))) for driver in active):
@@ -501,6 +504,12 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
 
     atexit.register(_shut_down, core)
     _state.unusable = False
+
+
+def _register_with_dynamo(default_backend: bool) -> None:
+    from bringup.graph import dynamo_registration
+
+    dynamo_registration.register(default_backend)
 
 
 def _shut_down(core: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from bringup import _C
+from bringup.graph import uncompiled_rnn
 from bringup.graph.compiled import CompiledGraph, GraphOptions, NoLowering
 from bringup.graph.keyed_dropout import use_keys
 from bringup.graph.lowered import DataDependent
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 Compiler: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 #: Modes of torch.compile that choose nothing here: every graph is a plan that the core replays.
-_TORCH_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_TORCH_MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("mode", "verbose", "output_dir", "target", "device", *(field.name for field in fields(GraphOptions)))
 
 
@@ -93,9 +94,10 @@ def compiled_graph(
 
 
 def _devices(module: GraphModule) -> set[torch.device]:
-    """The devices of the graph's tensors with dimensions."""
+    """The devices of the graph's tensors with dimensions, and of those in the graphs inside it."""
     found: set[torch.device] = set()
-    for node in module.graph.nodes:
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
         values = node.meta.get("val")
         for value in values if isinstance(values, (list, tuple)) else [values]:
             if isinstance(value, torch.Tensor) and (value.ndim or value.device.type != "cpu"):
@@ -131,6 +133,7 @@ class Backend:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
+        uncompiled_rnn.watch()  # once more: torch._dynamo.reset() forgets it
         self._bare_metal: BareMetalGraphs | None = None
         if target == "riscv":
             from bringup.graph.riscv_backend import BareMetalGraphs
@@ -158,11 +161,12 @@ class Backend:
         if self.mode == "eager":
             return module.forward
         from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import config
 
         from bringup.graph.decompositions import decompositions
-        from bringup.graph.device_interface import register_interface
 
-        register_interface()
+        if getattr(config, "force_autograd_cache", False):  # as aot_compile does: it stores what inductor made
+            raise RuntimeError("aot_compile cannot store graphs of bringup: bringup.export writes a model to a file")
         compile_graph: Compiler = self._compile
         inference: Compiler = self._compile
         if self._bare_metal is not None:

@@ -81,6 +81,18 @@ def gru_cell_backward(
     return grad_input, grad_hidden, grad_hy * update, *biases
 
 
+def onednn_lstm_layer(
+    input: Tensor, w0: Tensor, w1: Tensor, b0: Tensor, b1: Tensor, hx: Tensor, cx: Tensor, reverse: bool, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A layer of nn.LSTM over all steps, which PyTorch's tracer gives to oneDNN for CPU tensors without gradients."""
+    from torch._decomp.decompositions import one_layer_lstm
+
+    has_biases = bool(rest[4])
+    weights = [w0, w1, b0, b1] if has_biases else [w0, w1]
+    output, (hy, cy) = one_layer_lstm(input, (hx.squeeze(0), cx.squeeze(0)), weights, has_biases, reverse)
+    return output, hy.unsqueeze(0), cy.unsqueeze(0), input.new_empty(0)
+
+
 _embedding_bag_arguments = inspect.signature(composed.embedding_bag_backward)
 
 
@@ -111,6 +123,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward,
     torch.ops.aten._thnn_fused_gru_cell.default: gru_cell,
     torch.ops.aten._thnn_fused_gru_cell_backward.default: gru_cell_backward,
+    torch.ops.aten.mkldnn_rnn_layer.default: onednn_lstm_layer,
     torch.ops.aten._embedding_bag_backward.default: embedding_bag_backward,
     torch.ops.aten.linalg_vector_norm.default: vector_norm,
 }

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
 
-@cache
 def register_interface() -> None:
-    """Tells Dynamo about our device type, once."""
+    """Tells Dynamo about our device type."""
     name = torch._C._get_privateuse1_backend_name()
     module = torch.get_device_module(name)
 

@@ -1,7 +1,7 @@
 """What PyTorch's inductor finds when it looks for our device's code generator: an error that says what to use.
 
-``torch.compile(model)`` means inductor, which generates C++ or Triton for devices it knows. Our graphs have a pipeline
-of their own; taking inductor's place in secret would give other numbers, options and caches than its user asked for.
+Inductor generates C++ or Triton for devices it knows; our graphs have a pipeline of their own. It comes here by name
+(``backend="inductor"``), and where bringup is not the default backend (``default_backend.py``; torch before 2.13).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bringup.driver import Launch, PlacementKind
+from bringup.kernel_cache import binary_of
 from bringup.kit.driver_checks import Probe, Skip, Wrong, check, difference, expect
 from bringup.targets.target import Target
 
@@ -42,7 +43,7 @@ def _load(probe: Probe, entry: str) -> int:
         raise Skip(f"its kernels are not C: {probe.driver.target()}")
     if probe.spec.partitions > 1 and probe.spec.default_placement.kind != PlacementKind.SINGLE:
         raise Skip("its memory is partitioned")
-    return probe.driver.load(probe.device, probe.driver.compile(_SOURCE), entry)
+    return probe.driver.load(probe.device, binary_of(probe.driver, _SOURCE), entry)
 
 
 def _cells(probe: Probe, values: list[int]) -> int:

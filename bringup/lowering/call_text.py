@@ -12,7 +12,7 @@ from bringup.ir.index import Index
 from bringup.ir.printer import index_text
 from bringup.lowering.observation import CallRecord
 from bringup.lowering.resolve import is_dense
-from bringup.lowering.scalar_types import BY_CODE
+from bringup.lowering.scalar_types import BY_CODE, OTHERS
 from bringup.lowering.symbolic import Trace
 
 _RELATION = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -31,7 +31,7 @@ def described(argument: Any) -> str:
     if argument[0] in ("t", "new"):
         code, sizes, strides = argument[2:5] if argument[0] == "t" else argument[1:4]
         dense = is_dense(sizes, strides)
-        kind = BY_CODE[code].name if code in BY_CODE else f"scalar type {code}"
+        kind = BY_CODE[code].name if code in BY_CODE else OTHERS.get(code, f"scalar type {code}")
         return f"{kind}{list(sizes)}" + ("" if dense else f" strides {tuple(strides)}")
     if argument[0] == "arg":
         return f"argument t{argument[1]}"

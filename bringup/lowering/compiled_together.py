@@ -11,6 +11,7 @@ from time import perf_counter
 from bringup import debug
 from bringup.driver import Driver
 from bringup.ir.kernel import Kernel
+from bringup.kernel_cache import binary_of
 from bringup.lowering.rendering import Rendered, packed, rendered, target_of
 from bringup.targets.c_together import together
 from bringup.targets.toolchain import is_contraction
@@ -49,7 +50,7 @@ def _one_run(driver: Driver, kernels: Mapping[str, Rendered]) -> Made:
     text, entries = together([made.source for made in kernels.values()])
     start = perf_counter()
     try:
-        binary = driver.compile(text)
+        binary = binary_of(driver, text)
     except Exception as error:  # of a driver: whatever it raises, each kernel's own run raises it again with its name
         debug.say(1, f"{len(kernels)} kernels did not compile together, so each is compiled alone: {error}")
         return {}

@@ -43,7 +43,10 @@ def register(core: Any) -> None:
     for overload, function in COMPOSED.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(overload, "PrivateUse1"):  # what a user registers counts
             library.impl(overload.removeprefix("aten::"), untraced(_named(core, overload, function)), "PrivateUse1")
-    _libraries.append(library)
+    parts = torch.library.Library("bringup", "IMPL")  # without a kernel they go to the CPU, as every other op does
+    for part, on_cpu in ON_CPU.items():
+        parts.impl(part, on_cpu, "CPU")
+    _libraries.extend((library, parts))
 
 
 def _named(core: Any, overload: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,6 +115,25 @@ def only(self: Tensor, dtypes: tuple[torch.dtype, ...], what: str) -> None:
     """Refuses other types, as ATen's CPU kernels do."""
     if self.dtype not in dtypes:
         raise NotImplementedError(f"\"{what}\" not implemented for '{self.dtype}'")
+
+
+# ---- the parts that are ops of our own, on the CPU ----
+def _nonzero_on_cpu(self: Tensor, running: Tensor, tensor: Tensor) -> None:
+    flat = running.diff(prepend=running.new_zeros(1)).nonzero().view(-1)
+    self.copy_(torch.stack(torch.unravel_index(flat, tensor.shape), 1) if tensor.ndim else self)
+
+
+def _polynomial_on_cpu(self: Tensor, x: Tensor, n: Tensor, degrees: Tensor, kind: str) -> None:
+    known = {"legendre": torch.special.legendre_polynomial_p, "laguerre": torch.special.laguerre_polynomial_l}
+    self.copy_(known[kind](x, n))
+
+
+def _copy_on_cpu(self: Tensor, src: Tensor) -> None:
+    self.copy_(src)
+
+
+#: Ops of bringup's that other ops are made of.
+ON_CPU = {"copy_elements_": _copy_on_cpu, "nonzero_": _nonzero_on_cpu, "polynomial_": _polynomial_on_cpu}
 
 
 # ---- where something holds ----

@@ -97,7 +97,7 @@ class Loader:
     def _make(
         self, device: int, kernel: Kernel | ForeignKernel, text: str, records: list[KernelRecord] | None
     ) -> Compiled:
-        from bringup.kernel_cache import compiled, driver_key, kept
+        from bringup.kernel_cache import WrongBinary, binary_of, compiled, driver_key, kept
 
         driver = self._driver_of(device)
         made: Rendered | None = None
@@ -106,7 +106,9 @@ class Loader:
         def build(source: str) -> bytes:
             start = perf_counter()
             try:
-                binary = driver.compile(source)
+                binary = binary_of(driver, source)
+            except WrongBinary:
+                raise
             except Exception as error:
                 raise NotCompiled(driver, kernel.name, source, error) from error
             seconds["compile"] = perf_counter() - start

@@ -24,7 +24,7 @@ from bringup.lowering.index_code import code_of
 from bringup.lowering.loader import Compiled, Loader
 from bringup.lowering.observation import CallRecord, KernelRecord
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
-from bringup.lowering.scalar_types import BY_CODE, CODE_OF
+from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
 from bringup.lowering.symbolic import Trace, index_of
 
 #: (arguments, outputs) as the core describes a call: see bringup/_C.pyi.
@@ -112,7 +112,7 @@ def trace_call(
 
     def dtype_of(code: int) -> Any:
         if code not in BY_CODE:
-            raise NoKernel(f"{op}: scalar type {code} is not a type of kernels")
+            raise NoKernel(f"{op}: {OTHERS.get(code, f'scalar type {code}')} is not a type of kernels")
         return BY_CODE[code]
 
     def visit(argument: Any) -> Any:
@@ -297,9 +297,10 @@ class Resolver:
                     raise
                 if isinstance(reason, NotCompiled):
                     refuse(op, reason)
+                said = str(reason).removeprefix(f"{op}: ")
                 if self.observers:
-                    self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, refusal=str(reason)))
-                return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED)
+                    self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, refusal=said))
+                return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED, None, said)
             start = perf_counter()
             structure = structure_of(call, loaded)
             with self._lock:

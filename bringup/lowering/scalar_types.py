@@ -38,6 +38,16 @@ BY_CODE: dict[int, DType] = {
     28: uint32,
     29: uint64,
 }
+#: What PyTorch calls the types that kernels do not know.
+OTHERS: dict[int, str] = {
+    8: "complex32",
+    9: "complex64",
+    10: "complex128",
+    23: "float8_e5m2",
+    24: "float8_e4m3fn",
+    25: "float8_e5m2fnuz",
+    26: "float8_e4m3fnuz",
+}
 CODE_OF = {dtype: code for code, dtype in BY_CODE.items()}
 _BY_NAME = {dtype.name: dtype for dtype in CODE_OF}
 

@@ -185,3 +185,13 @@ def test_a_launch_that_says_nothing_is_not_finished(tmp_path):
     launch = abi.LaunchStruct(grid=1, finished=ctypes.pointer(finished))
     assert adapt(driver).struct.launch(None, 0, kernel, ctypes.byref(launch)) == abi.OK
     assert finished.value == 0
+
+
+def test_a_compiler_that_returns_nothing_is_named(tmp_path):
+    class Nothing(HostKernels):
+        def compile(self, source: str) -> bytes:
+            return None  # type: ignore[return-value]
+
+    results = {result.name: result for result in run_driver_checks(Nothing(tmp_path))}
+    said = "driver 'hostkernels': compile returned None; it must return the binary as bytes"
+    assert said in results["kernel_computes"].message

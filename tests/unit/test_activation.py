@@ -291,6 +291,14 @@ def test_a_bad_fallback_policy(run, driver_file) -> None:
     )
 
 
+def test_a_switch_that_is_neither_on_nor_off(run, driver_file) -> None:
+    run(
+        STORED.format(match="BRINGUP_DEFAULT_BACKEND is on or off, not 'maybe'"),
+        driver_file(),
+        BRINGUP_DEFAULT_BACKEND="maybe",
+    )
+
+
 def test_a_binary_for_another_torch(run, driver_file) -> None:
     code = "core.TORCH_VERSION = '2.1.0'\n" + STORED.format(match="bringup was built for torch 2.1, this is torch")
     run(code, driver_file())

@@ -153,6 +153,7 @@ void general_copy(const Tensor& to, const Tensor& from) {
   call.add(from, HostCall::Accept::any);
   static OpRecord& record = op_record(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "").schema());
   const bool library = call.device().spec().host_library != 0;
+  const Refusal refusal("kernels do not copy these types");
   std::optional<Fallback> fallback; // with a CPU tensor on one side the CPU takes part anyway
   if (!library && on_device(to) && on_device(from)) fallback.emplace(record, call.index());
   call.prepare();

@@ -36,7 +36,7 @@ thread_local bool t_resolving = false; // the resolver runs on this thread: what
 
 // ---- calls that no kernel serves ----
 
-void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack* stack) {
+void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack* stack, const char* reason) {
   const NamedWork named(op.record.name.c_str());
   const bool kernels = device.runs_kernels();
   if (op.earlier.isValid() && (op.earlier_is_native || !kernels)) return op.earlier.callBoxed(op.handle, keys, stack);
@@ -45,6 +45,7 @@ void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack*
     for (DispatchKey composite : {DispatchKey::CompositeExplicitAutogradNonFunctional,
                                   DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd})
       if (op.handle.hasKernelForDispatchKey(composite)) return op.handle.callBoxedForDispatchKey(composite, *stack);
+  const Refusal refusal(reason);
   route_dense(op.handle, stack);
 }
 
@@ -174,7 +175,7 @@ struct KernelRoute final : c10::OperatorKernel {
     const auto fit = call.read(op.rules, stack);
     Device& device = device_at(call.device);
     if (C10_UNLIKELY(!translated([&] { return device.runs_kernels(); }) || fit == Signature::Fit::other_route))
-      return fall_through(op, device, keys, stack);
+      return fall_through(op, device, keys, stack, "kernels take dense tensors and plain numbers");
     if (C10_UNLIKELY(fit == Signature::Fit::mixed)) {
       if (!op.earlier_is_native) mixed_devices(op.record.name.c_str(), call.device, call.stranger);
       return op.earlier.callBoxed(op.handle, keys, stack); // copies go between devices
@@ -187,7 +188,8 @@ struct KernelRoute final : c10::OperatorKernel {
     } else {
       plan = make_plan(op, call, *stack);
     }
-    if (C10_UNLIKELY(!plan || plan->refused())) return fall_through(op, device, keys, stack);
+    if (C10_UNLIKELY(!plan || plan->refused()))
+      return fall_through(op, device, keys, stack, plan && plan->plan ? plan->plan->reason.c_str() : "");
     run(op, device, call, *plan, stack, known);
   }
 };

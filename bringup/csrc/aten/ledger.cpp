@@ -156,15 +156,16 @@ uint64_t now() {
       .count();
 }
 
+thread_local const char* t_refusal = "";
+
 void note_fallback(OpRecord& op, int device) {
   const Policy policy = op.policy();
-  const std::string where = Registry::get().type_name + ":" + std::to_string(device);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      policy != Policy::error, op.name, " has no kernel on ", where,
+      policy != Policy::error, op.name, no_kernel_on(device),
       " and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have run on the CPU");
   op.device.store(device, std::memory_order_relaxed);
   if (policy == Policy::warn && !op.warned.exchange(true))
-    TORCH_WARN(op.name, " has no kernel on ", where, " and runs on the CPU; bringup.fallbacks() counts such calls");
+    TORCH_WARN(op.name, no_kernel_on(device), " and runs on the CPU; bringup.fallbacks() counts such calls");
   if (op.seen.exchange(true)) return;
   std::function<std::string()> capture;
   {
@@ -179,6 +180,18 @@ void note_fallback(OpRecord& op, int device) {
 }
 
 } // namespace
+
+Refusal::Refusal(const char* reason) : before_(std::exchange(t_refusal, reason)) {}
+Refusal::~Refusal() { t_refusal = before_; }
+
+std::string no_kernel_on(int device) {
+  Device& where = device_at(device);
+  const char* reason = where.spec().partitions > 1 ? "kernels do not run on partitioned memory"
+                       : !where.runs_kernels()     ? "its driver compiles none"
+                       : *t_refusal                ? t_refusal
+                                                   : "the op has no lowering";
+  return " has no kernel on " + where.label() + " (" + reason + ")";
+}
 
 Fallback::Fallback(OpRecord& op, int device) : op_(op) {
   note_fallback(op, device);

@@ -49,6 +49,17 @@ struct OpRecord {
 
 OpRecord& op_record(const c10::FunctionSchema& schema);
 
+// Why the call that this thread takes to the CPU has no kernel, where one was tried: for the errors that say so.
+class Refusal {
+ public:
+  explicit Refusal(const char* reason); // lives as long as this
+  ~Refusal();
+
+ private:
+  const char* before_;
+};
+std::string no_kernel_on(int device); // " has no kernel on sim:0 (the reason)"
+
 // One fallback. Begins with the policy (warns, or raises an error that names the op) and the first stack.
 class Fallback {
  public:

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace bringup {
@@ -70,6 +71,7 @@ struct Plan {
   std::vector<Guard> guards;
   int flags = 0;
   std::optional<std::vector<OutputSpec>> outputs; // for ops without a meta kernel
+  std::string reason;                             // kRefused: why
 
   // Every slot exists: a wrong plan is an error here, not a wild address later.
   void check(const char* op, size_t tensors, size_t numbers, size_t outputs) const;

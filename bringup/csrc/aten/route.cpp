@@ -47,9 +47,8 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
   if (!call.has_device()) call.set_device(current_device());
   TORCH_CHECK_NOT_IMPLEMENTED(!record.returns_view, record.name, " returns a view and has no kernel of its own on ",
                               call.device().label(), ": a fallback would return a copy");
-  TORCH_CHECK_NOT_IMPLEMENTED(target.hasComputedKernelForDispatchKey(cpu_key), record.name, " has no kernel on ",
-                              call.device().label(), ", and none on the CPU (", c10::toString(cpu_key),
-                              ") to fall back to");
+  TORCH_CHECK_NOT_IMPLEMENTED(target.hasComputedKernelForDispatchKey(cpu_key), record.name, no_kernel_on(call.index()),
+                              ", and none on the CPU (", c10::toString(cpu_key), ") to fall back to");
   const bool library = translated([&] { return call.device().spec().host_library != 0; });
   std::optional<Fallback> fallback;
   if (!library) fallback.emplace(record, call.index());

@@ -69,7 +69,8 @@ OutputSpec output_from(const py::handle& description) {
 }
 
 std::shared_ptr<Plan> make_plan(const py::sequence& launches, std::vector<uint64_t> temporaries,
-                                const py::sequence& guards, int flags, const std::optional<py::sequence>& outputs) {
+                                const py::sequence& guards, int flags, const std::optional<py::sequence>& outputs,
+                                std::string reason) {
   auto plan = std::make_shared<Plan>();
   for (const py::handle& launch : launches) plan->launches.push_back(launch_from(launch));
   plan->temporaries = std::move(temporaries);
@@ -79,6 +80,7 @@ std::shared_ptr<Plan> make_plan(const py::sequence& launches, std::vector<uint64
     plan->guards.push_back({slot, static_cast<Guard::Relation>(op), number_from(value)});
   }
   plan->flags = flags;
+  plan->reason = std::move(reason);
   if (outputs) {
     plan->outputs.emplace();
     for (const py::handle& output : *outputs) plan->outputs->push_back(output_from(output));
@@ -233,7 +235,7 @@ void bind_kernels(py::module_& module) {
     return translated([&] { return device_at(device).load_kernel(data, nbytes, entry); });
   });
   module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
-             py::arg("outputs") = py::none());
+             py::arg("outputs") = py::none(), py::arg("reason") = "");
   py::class_<GraphPlan, std::shared_ptr<GraphPlan>>(module, "GraphPlan")
       .def(py::init([](const Plan& plan, int device, size_t tensors, size_t numbers) {
              return std::make_shared<GraphPlan>(plan, static_cast<c10::DeviceIndex>(device), tensors, numbers);
