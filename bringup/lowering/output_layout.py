@@ -50,7 +50,8 @@ def iterator_strides(sizes: Sizes, layouts: Sequence[tuple[Sizes, Sizes]]) -> Si
     spread = []
     for shape, strides in layouts:
         ahead = len(sizes) - len(shape)
-        spread.append([0] * ahead + [0 if n == 1 else step for n, step in zip(shape, strides)])
+        own = zip(shape, sizes[ahead:], strides)
+        spread.append([0] * ahead + [0 if n == 1 != whole else step for n, whole, step in own])
     order = list(reversed(range(len(sizes))))  # innermost first
     for i in range(1, len(order)):
         place = i
