@@ -67,6 +67,8 @@ bench: build ## the device against the CPU, side by side
 docs: build ## writes the pages that come from the code, and the numbers that come from recorded runs
 	$(SAY) "docs/ops.md"
 	@$(PY) -m bringup ops --driver sim --mode kernels --markdown docs/ops.md
+	$(SAY) "docs/reference.md"
+	@$(PY) -m bringup contract --full > docs/reference.md
 	$(SAY) "docs/decompositions.md"
 	@$(PY) -m bringup decompositions --markdown docs/decompositions.md
 	$(SAY) "numbers of README.md and docs/"

@@ -8,9 +8,12 @@ import torch
 TORCH_VERSION: str  # the torch this binary was built with, "2.13.0"
 
 # ---- drivers and devices ----
-def register_driver(struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
+def register_driver(
+    struct_address: int, name: str, acknowledges: bool = False, visible: Sequence[int] | None = None
+) -> tuple[int, int]:
     """Adds a bringup_driver struct (driver.h); returns (first device index, device count). Calls only device_count.
 
+    ``visible``: which of the driver's devices, in which order; all of them without.
     Raises ValueError that names the driver for a wrong ABI version, a struct too small or a missing required function.
     """
 
@@ -65,6 +68,9 @@ def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[i
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
 
 def memory_summary(device: int) -> str: ...
+def observe_memory(function: Callable[[int, int, int, int, bool], None] | None) -> None:
+    """Calls function(device, address, size, stream, allocated) for every block that a tensor gets or gives back."""
+
 def set_memory_fraction(device: int, fraction: float) -> None: ...
 def get_memory_fraction(device: int) -> float: ...
 

@@ -10,6 +10,7 @@ import enum
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -73,18 +74,30 @@ def _options(
 ) -> None: ...
 
 
-def contract(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
-    """Print the driver contract, read from the code: every method, required or optional."""
-    from bringup import driver
+def contract(
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The whole reference: docs/reference.md.")] = False,
+) -> None:
+    """Print the driver contract, read from the code: every method with its signature, required or optional."""
+    from bringup import driver, reference
 
+    if full:
+        print(reference.reference(), end="")
+        return
     rows = driver.contract()
     required = sum(needed for _, _, needed, _ in rows)
+    signatures = {name: reference.signature(getattr(driver.Driver, name)) for name, *_ in rows}
     if as_json:
-        methods = [dict(zip(("method", "group", "required", "meaning"), row)) for row in rows]
+        names = ("method", "group", "required", "meaning")
+        methods = [{**dict(zip(names, row)), "signature": signatures[row[0]]} for row in rows]
         print(json.dumps({"required": required, "optional": len(rows) - required, "methods": methods}, indent=2))
         return
-    _print_table(["method", "group", "meaning"], [(method, group, meaning) for method, group, _, meaning in rows])
-    print(f"{required} required, {len(rows) - required} optional")
+    for group in dict.fromkeys(group for _, group, _, _ in rows):
+        print(f"{group}:")
+        for name, of_group, _, meaning in rows:
+            if of_group == group:
+                print(f"  {signatures[name]}\n      {meaning}")
+    print(f"{required} required, {len(rows) - required} optional; the rest of the reference: bringup contract --full")
 
 
 def include() -> None:
@@ -104,7 +117,11 @@ def diagnose() -> None:
         ("bringup", f"{__version__} ({Path(__file__).parent})"),
         ("Python", f"{sys.version.split()[0]} ({sys.executable})"),
         ("compiler", _compiler()),
-        *[(name, value) for name, value in sorted(os.environ.items()) if name.startswith("BRINGUP_")],
+        *[
+            (name, value)
+            for name, value in sorted(os.environ.items())
+            if re.match(r"BRINGUP_|.+_VISIBLE_DEVICES$", name)
+        ],
         ("autoload", _autoload_state()),
     ]
     try:
@@ -149,15 +166,31 @@ class Level(str, enum.Enum):
     compile = "compile"
 
 
+#: Options of ``bringup check`` that only the levels ops and compile have.
+_OPS_OPTIONS = ("ops", "kinds", "dtypes", "samples", "workers", "gaps")
+
+
+def _chosen_level(context: typer.Context, level: Level | None) -> Level:
+    """The level that was asked for, or that the other options mean."""
+    given = [
+        name for name in _OPS_OPTIONS if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
+    ]
+    if level is Level.driver and given:
+        raise typer.BadParameter(f"--{given[0]} says which ops are compared: --level ops or --level compile")
+    return level or (Level.ops if given else Level.driver)
+
+
 def check(
-    driver: Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")] = "sim",
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[DRIVER]", help="The same as --driver.")] = None,
+    driver: Annotated[str | None, typer.Option(help="A name, ./mychip.py or ./libmychip.so; else sim.")] = None,
     level: Annotated[
-        Level,
+        Level | None,
         typer.Option(
-            help="driver: the contract, without torch. ops: every op against the CPU. "
-            "compile: torch.compile of every op against eager."
+            help="driver (the default): the contract, without torch. ops (where --ops and the like are given): every "
+            "op against the CPU. compile: torch.compile of every op against eager."
         ),
-    ] = Level.driver,
+    ] = None,
     index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds for one check.")] = 60.0,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the results there.")] = None,
@@ -171,6 +204,10 @@ def check(
     """Check a driver. Exit status 0: as it should be; 1: something is wrong; 2: the check could not run."""
     from bringup.driver_lookup import find_driver
 
+    if name is not None and driver is not None and name != driver:
+        raise typer.BadParameter(f"the driver is {name} or {driver}: name it once")
+    driver = name or driver or "sim"
+    level = _chosen_level(context, level)
     if driver == "cpu" and level is Level.ops:  # the CPU against itself: what the check calls equal
         device = "cpu"
     else:

@@ -20,6 +20,7 @@ import torch
 from bringup.ir.expr import Expr, const
 from bringup.lowering import activation, registry
 from bringup.lowering import formulas as formulas
+from bringup.lowering.formula_trial import try_formula
 from bringup.lowering.pointwise_op import Formula, PointwiseOp, To, define_autograd, define_forms
 
 #: Keeps definitions alive.
@@ -42,9 +43,14 @@ def pointwise(schema: str, formula: Formula, *, backward: Formula | None = None,
     parsed = _checked(schema)
     arguments = schema[schema.index("(") + 1 : schema.rindex(")", 0, schema.rindex("->"))]
     types = [str(argument.type).removeprefix("Optional[").removesuffix("]") for argument in parsed.arguments]
+    defaults = [argument.default_value for argument in parsed.arguments]
+    names = [argument.name for argument in parsed.arguments]
+    try_formula(f"{parsed.name}: the formula", formula, names, types, defaults, None)
+    if backward is not None:
+        given = (["grad", *names], ["Tensor", *types], [None, *defaults])
+        try_formula(f"{parsed.name}: backward", backward, *given, types.count("Tensor"))
     library = torch.library.Library(parsed.name.split("::")[0], "FRAGMENT")
     _libraries.append(library)
-    defaults = [argument.default_value for argument in parsed.arguments]
     op = PointwiseOp(library, parsed.name, arguments, types, defaults, formula, to)
     op.define()
     define_forms(op)

@@ -15,6 +15,7 @@ from bringup.driver import DTYPES
 from bringup.graph.inductor import no_inductor
 from bringup.graphed_callables import make_graphed_callables
 from bringup.memory import (
+    MemPool,
     empty_cache,
     get_per_process_memory_fraction,
     max_memory_allocated,
@@ -30,6 +31,7 @@ from bringup.memory import (
     reset_max_memory_allocated,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
+    use_mem_pool,
 )
 from bringup.random import (
     default_generators,
@@ -68,6 +70,7 @@ __all__ = [
     "DeviceProperties",
     "Event",
     "Graph",
+    "MemPool",
     "OutOfMemoryError",
     "Stream",
     "StreamContext",
@@ -126,6 +129,7 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "use_mem_pool",
 ]
 
 

@@ -56,9 +56,9 @@ class Placement:
     ``offset`` is the logical byte offset inside the storage whose base address a call receives beside it.
     """
 
-    kind: PlacementKind = PlacementKind.SINGLE
-    block: int = 0
-    offset: int = 0
+    kind: PlacementKind = PlacementKind.SINGLE  # on one partition, on all, in blocks, or as parts of a sum
+    block: int = 0  # bytes, for SHARD
+    offset: int = 0  # logical bytes from the start of the storage
 
 
 #: Names a ``DeviceSpec`` may list, in the order of the C ABI's ``bringup_dtype``.
@@ -88,17 +88,17 @@ DTYPES: tuple[str, ...] = (
 class DeviceSpec:
     """What a device is and can do, as ``open`` reports it."""
 
-    name: str
+    name: str  # for people: get_device_name() and messages
     memory_bytes: int  # per partition
-    alignment: int = 64
+    alignment: int = 64  # bytes: addresses that alloc returns are multiples of it
     dtypes: tuple[str, ...] = ()  # empty: every dtype
     host_visible: bool = False  # the CPU can read and write device memory at address + host_offset
-    host_offset: int = 0
+    host_offset: int = 0  # what is added to an address to make it a pointer, where host_visible
     host_library: bool = False  # run ATen's CPU kernels on device memory as this chip's own library
-    partitions: int = 1
-    default_placement: Placement = field(default_factory=Placement)
+    partitions: int = 1  # memories of the same size that share addresses; 1: flat memory
+    default_placement: Placement = field(default_factory=Placement)  # of new storages, where there are several
     peer_copy: bool = False  # copy_peer works between all devices of this driver
-    capability: tuple[int, int] = (0, 0)
+    capability: tuple[int, int] = (0, 0)  # major and minor, as get_device_capability() reports it
     peak_flops: float = 0.0  # float32, per second
     peak_bandwidth: float = 0.0  # bytes per second
 
@@ -112,25 +112,25 @@ class Launch:
     driver.h.
     """
 
-    args: tuple[int, ...]
-    grid: int
-    stream: int
-    flops: float = 0.0
-    bytes: float = 0.0
-    placements: tuple[Placement, ...] | None = None
-    address_count: int = 0
+    args: tuple[int, ...]  # 8 bytes each
+    grid: int  # units of work: 0 … grid-1
+    stream: int  # a handle of stream_create, or 0
+    flops: float = 0.0  # an estimate, for simulators
+    bytes: float = 0.0  # an estimate of what is read and written
+    placements: tuple[Placement, ...] | None = None  # of each address, on partitioned devices
+    address_count: int = 0  # how many of the arguments are addresses; they come first
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A tensor as a library op sees it: plain data, no torch."""
 
-    device: int
-    address: int
-    shape: tuple[int, ...]
+    device: int  # of this driver
+    address: int  # of the first element
+    shape: tuple[int, ...]  # elements per dimension
     strides: tuple[int, ...]  # in elements
-    dtype: str
-    stream: int
+    dtype: str  # a name of DTYPES
+    stream: int  # the handle of the current stream
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -151,19 +151,44 @@ def _from_file(path: Path) -> Driver:
     module_name = f"bringup_driver_file_{re.sub(r'[^0-9A-Za-z]', '_', str(path))}"
     module = sys.modules.get(module_name)
     if module is None:
-        spec = importlib.util.spec_from_file_location(module_name, path)
+        # A package of its own folder: `from . import registers` finds registers.py beside the file.
+        spec = importlib.util.spec_from_file_location(module_name, path, submodule_search_locations=[str(path.parent)])
         if spec is None or spec.loader is None:
             raise DriverError(f"driver file {path} cannot be read as Python")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
+        # `import registers` as well, as in a script. Afterwards the folder is the last that is looked in, for imports
+        # inside methods: it must hide no installed module from anybody else.
+        folder = str(path.parent)
+        sys.path.insert(0, folder)
         try:
             spec.loader.exec_module(module)
+            if folder not in sys.path[1:]:
+                sys.path.append(folder)
         except BaseException as error:
             del sys.modules[module_name]
             if not isinstance(error, Exception):
                 raise
             raise DriverError(f"driver file {path} cannot be imported: {type(error).__name__}: {error}") from error
+        finally:
+            sys.path.remove(folder)
     return _instance(_class_in(module, str(path)), name)
+
+
+def driver_origin(driver: Driver) -> str:
+    """Where a driver's code is: a file and, where it belongs to one, the installed distribution.
+
+    >>> driver_origin(find_driver("sim")).endswith("__init__.py")  # doctest: +SKIP
+    True
+    """
+    if isinstance(driver, CDriver):
+        return str(driver.library)
+    module = sys.modules.get(type(driver).__module__)
+    path = str(getattr(module, "__file__", None) or type(driver).__module__)
+    for entry in installed_entries():
+        if entry.value.partition(":")[0] == type(driver).__module__ and entry.dist is not None:
+            return f"{path} ({entry.dist.name} {entry.dist.version})"
+    return path
 
 
 def _class_in(module: ModuleType, where: str) -> type[Driver]:

@@ -104,8 +104,10 @@ class FallbackTable(Sequence[Fallback]):
         return json.dumps([asdict(row) for row in self._rows])
 
 
-def fallbacks() -> FallbackTable:
-    """Every op that fell back to the CPU since the start or the last ``reset_fallbacks``.
+def fallbacks(device: str | None = None) -> FallbackTable:
+    """Every op that fell back to the CPU since the start or the last ``reset_fallbacks``, a row for each device.
+
+    ``device`` ("sim:1") leaves out the others.
 
     >>> print(bringup.fallbacks())  # doctest: +SKIP
     op          device  calls  bytes     ms  first called from
@@ -114,7 +116,7 @@ def fallbacks() -> FallbackTable:
     core = _core()
     if core is None:
         return FallbackTable([])
-    return FallbackTable(
+    rows = FallbackTable(
         Fallback(
             op=row["op"],
             calls=row["calls"],
@@ -125,6 +127,7 @@ def fallbacks() -> FallbackTable:
         )
         for row in core.ledger()
     )
+    return rows if device is None else FallbackTable(row for row in rows if row.device == str(device))
 
 
 def reset_fallbacks() -> None:

@@ -130,7 +130,7 @@ class _Call:
                 return value.item()
             value = self.settled(value)
             return Tensor(
-                device=self.device.index - self.driver.first,
+                device=_C.driver_of(self.device.index)[1],
                 address=_C.tensor_address(value),
                 shape=tuple(value.shape),
                 strides=tuple(value.stride()),

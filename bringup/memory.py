@@ -9,6 +9,9 @@ import torch
 
 from bringup import _C
 from bringup.device_index import Device, device_index
+from bringup.memory_history import _dump_snapshot as _dump_snapshot
+from bringup.memory_history import _record_memory_history as _record_memory_history
+from bringup.memory_history import _snapshot as _snapshot
 
 
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
@@ -148,3 +151,23 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 def get_per_process_memory_fraction(device: Device = None) -> float:
     """The limit set by set_per_process_memory_fraction; 1.0 without one."""
     return _C.get_memory_fraction(device_index(device))
+
+
+class MemPool:
+    """torch.cuda's pool of a user's own allocator: not there, and the error says what is.
+
+    >>> torch.sim.MemPool()  # doctest: +SKIP
+    Traceback (most recent call last):
+    NotImplementedError: …
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"{torch._C._get_privateuse1_backend_name()} devices have no MemPool: every stream has a pool of its own, "
+            "a graph takes one from graph_pool_handle(), and set_per_process_memory_fraction() limits them all"
+        )
+
+
+def use_mem_pool(pool: Any, device: Device = None) -> Any:
+    """torch.cuda's way to allocate from a MemPool; raises the error of MemPool."""
+    return MemPool(pool, device)

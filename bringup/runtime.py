@@ -376,7 +376,7 @@ def _active_driver(name: str) -> ActiveDriver:
 
 
 def _find(drivers: Sequence[DriverLike]) -> list[Driver]:
-    from bringup.driver_lookup import find_driver
+    from bringup.driver_lookup import driver_origin, find_driver
 
     found: list[Driver] = []
     for driver in drivers:
@@ -384,10 +384,12 @@ def _find(drivers: Sequence[DriverLike]) -> list[Driver]:
             found.append(find_driver(driver))
         else:
             found.append(driver() if isinstance(driver, type) else driver)
-    names = [driver.name for driver in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"driver '{name}' is chosen twice")
+    for driver in found:
+        same = [other for other in found if other.name == driver.name]
+        if len(same) > 1:
+            origins = [driver_origin(other) for other in same]
+            where = f"each from {origins[0]}" if len(set(origins)) == 1 else f"from {' and from '.join(origins)}"
+            raise ValueError(f"driver '{driver.name}' is chosen twice, {where}: name it once, or rename one of them")
     return found
 
 
@@ -473,7 +475,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         in_python = not isinstance(driver, CDriver)
         if in_python:
             adapted(driver).on_entry = core.acknowledge
-        first, count = core.register_driver(struct, driver.name, in_python)
+        first, count = _add_driver(core, struct, driver.name, in_python)
         _state.unusable = True  # until the end: the core cannot forget a driver, nor torch a name
         active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
 
@@ -510,6 +512,19 @@ def _register_with_dynamo(default_backend: bool) -> None:
     from bringup.graph import dynamo_registration
 
     dynamo_registration.register(default_backend)
+
+
+def _add_driver(core: Any, struct: int, name: str, in_python: bool) -> tuple[int, int]:
+    """Registers the devices of a driver that are visible."""
+    from bringup.visible_devices import variable_of, visible_devices
+
+    visible = visible_devices(name)
+    try:
+        first, count = core.register_driver(struct, name, in_python, visible)
+    except ValueError as error:
+        where = f" ({variable_of(name)}={os.environ.get(variable_of(name))})" if visible is not None else ""
+        raise ValueError(f"{error}{where}") from error.__cause__
+    return first, count
 
 
 def _shut_down(core: Any) -> None:

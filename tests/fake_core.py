@@ -30,7 +30,9 @@ class FakeCore(ModuleType):
     def acknowledge(self) -> None:
         pass
 
-    def register_driver(self, struct_address: int, name: str, acknowledges: bool = False) -> tuple[int, int]:
+    def register_driver(
+        self, struct_address: int, name: str, acknowledges: bool = False, visible: list[int] | None = None
+    ) -> tuple[int, int]:
         struct = DriverStruct.from_address(struct_address)
         count = struct.device_count(ctypes.cast(struct.self, ctypes.c_void_p))
         first = self.device_count()

@@ -274,17 +274,16 @@ def fused_attention_backward(
     offset: Tensor,
     scale: Number | None,
 ) -> None:
-    """The gradients of query, key and value."""
-    if wanted[3] and mask is not None:
-        raise NoKernel("the gradient of the mask")
+    """The gradients of query, key and value, and of the mask."""
+    mask_gradient = bool(wanted[3]) and mask is not None
     drawn = call.temporary(int64, [2])
     if dropout > 0:
         for place, word in enumerate((seed, offset)):
             target = drawn.select(0, place)
             movement.copy_elements(call.part("aten::copy_", [target]), target, word)
-    part = call.part("bringup::attention_backward", call.outs[:3])
+    part = call.part("bringup::attention_backward", call.outs[:4] if mask_gradient else call.outs[:3])
     given = (grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, _scale(call, query, scale))
-    attention_backward.attention_backward(part, *given)
+    attention_backward.attention_backward(part, *given, mask_gradient)
 
 
 # ---- random numbers: the in-place definitions, into new memory ----

@@ -8,20 +8,36 @@ float32
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, Union
 
 from bringup.ir.dtypes import DType, boolean, decode, encode, int64, uint32, uint64
 from bringup.ir.index import AxisVar, Bounded, Index, IndexLike, as_index
-from bringup.ir.ops import BINARY, UNARY
+from bringup.ir.ops import BINARY, UNARY, unknown_name
 
 Number: TypeAlias = bool | int | float
 ExprLike: TypeAlias = Union["Expr", bool, int, float]
 
 
+def _no_operator(sign: str, instead: str) -> Callable[..., Expr]:
+    def refuse(*_: object) -> Expr:
+        raise TypeError(f"values of a kernel have no operator {sign}: write {instead}")
+
+    return refuse
+
+
 class Expr:
     """A value; the subclasses say which. Arithmetic operators take numbers too, as constants of the same type."""
+
+    __pow__ = __rpow__ = _no_operator("**", 'x * x, or binary("pow", x, y)')
+    __mod__ = __rmod__ = _no_operator("%", 'binary("remainder", x, y)')
+    __floordiv__ = __rfloordiv__ = _no_operator("//", 'binary("floordiv", x, y)')
+    __xor__ = __rxor__ = _no_operator("^", 'binary("xor", x, y)')
+    __lshift__ = __rlshift__ = _no_operator("<<", 'binary("shl", x, y)')
+    __rshift__ = __rrshift__ = _no_operator(">>", 'binary("shr", x, y)')
+    __abs__ = _no_operator("abs()", 'unary("abs", x)')
 
     @property
     def dtype(self) -> DType:
@@ -301,7 +317,7 @@ def unary(op: str, x: Expr) -> Unary:
     float32
     """
     if op not in UNARY:
-        raise ValueError(f"{op!r} is no unary op; there are {' '.join(UNARY)}")
+        raise unknown_name(op, UNARY, "unary op")
     return Unary(op, x)
 
 
@@ -313,5 +329,5 @@ def binary(op: str, a: Expr, b: ExprLike) -> Binary:
     float32
     """
     if op not in BINARY:
-        raise ValueError(f"{op!r} is no binary op; there are {' '.join(BINARY)}")
+        raise unknown_name(op, BINARY, "binary op")
     return Binary(op, a, b if isinstance(b, Expr) else const(b, a.dtype))

@@ -8,7 +8,9 @@ Half types convert to float32, apply the op, and round once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from bringup.ir.dtypes import DType, Kind
 
@@ -158,6 +160,38 @@ INFIX = {
 }
 #: Ops that a store or an atomic may combine with.
 COMBINES = ("add", "mul", "min", "max")
+#: Ops that a reduction or a scan may fold with, by name.
+REDUCTIONS = (*COMBINES, "and", "or", "xor")
+
+#: What these ops are called elsewhere.
+_ELSEWHERE = {
+    **dict.fromkeys(("sum", "plus", "total", "mean"), "add"),
+    **dict.fromkeys(("prod", "product", "multiply"), "mul"),
+    "amax": "max",
+    "maximum": "max",
+    "amin": "min",
+    "minimum": "min",
+    "all": "and",
+    "any": "or",
+    "absolute": "abs",
+    "power": "pow",
+    "mod": "remainder",
+    "divide": "div",
+    "subtract": "sub",
+    "negative": "neg",
+}
+
+
+def unknown_name(name: str, known: Iterable[str], what: str) -> ValueError:
+    """The error for a name that is not in a table, with the one that was meant where that can be guessed.
+
+    >>> str(unknown_name("sum", REDUCTIONS, "reduction"))
+    "'sum' is not a reduction: did you mean 'add'? There are add, mul, min, max, and, or, xor"
+    """
+    names = list(known)
+    meant = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else get_close_matches(name, names, n=1)
+    hint = f": did you mean {meant[0]!r}?" if meant else "."
+    return ValueError(f"{name!r} is not a {what}{hint} There are {', '.join(names)}")
 
 
 def is_exact(op: Op, dtype: DType) -> bool:

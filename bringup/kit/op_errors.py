@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from bringup.kit.op_cases import CaseResult
+from bringup.kit.op_errors_warm import error_differences
 from bringup.kit.op_forms import SEED
 from bringup.kit.op_samples import Call, tensors_in
-
-#: Before each bad call these may run valid calls of the same operator, so that what a device caches is there: a
-#: generator that takes (op, call on the device) and yields, after each valid call it made, what it was.
-Warm = Callable[[Any, Call], Iterator[str]]
-WARM_UPS: list[Warm] = []
 
 
 class NoErrorInputs(Exception):
@@ -40,19 +35,12 @@ def check_errors(op: Any, device: str, result: CaseResult) -> None:
         on_cpu = _raised(op, call.on("cpu"))
         if on_cpu is None:  # PyTorch declares an error that its CPU does not raise
             continue
-        for state in _states(op, call, device):
-            _compare_errors(state, on_cpu, _raised(op, _moved(call, device)), result)
+        _compare_errors(on_cpu, _raised(op, _moved(call, device)), result)
         result.samples_run += 1
+    for difference in error_differences(op, device):
+        raise WrongError(f"after a valid call: {difference}")
     if torch.device(device).type != "cpu":
         _check_errors_made_for_device(op, device, result, len(bad_inputs))
-
-
-def _states(op: Any, call: Call, device: str) -> Iterator[str]:
-    """Cold, then after each valid call."""
-    yield ""
-    for warm_up in WARM_UPS:
-        for valid in warm_up(op, _moved(call, device)):
-            yield f"after {valid}: "
 
 
 def _moved(call: Call, device: str) -> Call:
@@ -62,12 +50,12 @@ def _moved(call: Call, device: str) -> Call:
         raise WrongError(f"copying the inputs to the device: {type(error).__name__}: {error}") from error
 
 
-def _compare_errors(state: str, on_cpu: Exception, on_device: Exception | None, result: CaseResult) -> None:
+def _compare_errors(on_cpu: Exception, on_device: Exception | None, result: CaseResult) -> None:
     cpu_says = f"the CPU says {type(on_cpu).__name__}: {on_cpu}"
     if on_device is None:
-        raise WrongError(f"{state}nothing raised; {cpu_says}")
+        raise WrongError(f"nothing raised; {cpu_says}")
     if type(on_device) is not type(on_cpu):
-        raise WrongError(f"{state}{type(on_device).__name__}: {on_device}; {cpu_says}")
+        raise WrongError(f"{type(on_device).__name__}: {on_device}; {cpu_says}")
     if not result.note and str(on_device) != str(on_cpu):
         result.note = f"sample {result.sample}: device says {str(on_device)[:200]!r}, the CPU {str(on_cpu)[:200]!r}"
 

@@ -92,9 +92,15 @@ def show(
         from rich.table import Table
 
         shown = Table("op", "route", "overloads", title=f"{len(rows)} overloads on {table.device}")
-        shown.columns[0].no_wrap = True
+        for column in shown.columns:  # a name that is too long goes on in the next line: nothing is cut off
+            column.overflow = "fold"
+        shown.columns[1].no_wrap = True
         for group in op_table.grouped(rows):
             shown.add_row(*group)
-        Console(markup=False, highlight=False).print(shown)
+        console = Console(markup=False, highlight=False)
+        console.print(shown)
+        for line in op_table.summary_lines(table):
+            console.print(line)
+        return
     for line in op_table.summary_lines(table):
         print(line)

@@ -29,8 +29,22 @@ def extend(names: Sequence[str], core: Any) -> None:
     for resolver in active:
         served = served_overloads({name: LOWERINGS[name] for name in names})
         resolver.add({one.name: (one.definition, one.arguments) for one in served})
-        own = {name for name in names if name in OUTPUTS}
-        core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
+        _register(core, served)
+
+
+def _register(core: Any, served: Sequence[Served]) -> None:
+    """Registers overloads, with those whose outputs the definition says itself: not an in-place form that PyTorch has a
+    meta kernel for, which would run the functional form and copy."""
+    import torch
+
+    own = set()
+    for one in served:
+        base = one.name.partition(".")[0]
+        in_place = one.name != one.functional and base.endswith("_") and not base.endswith("__")
+        asks = in_place and torch._C._dispatch_has_kernel_for_dispatch_key(one.name, "Meta")
+        if one.functional in OUTPUTS and not asks:
+            own.add(one.name)
+    core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
 
 
 def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, Sequence[Bound]]) -> list[Served]:
@@ -49,8 +63,7 @@ def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, 
     active[:] = [resolver]
     untraced(Resolver.resolve)
     core.set_kernel_resolver(resolver.resolve)
-    own = {name for name in OUTPUTS if name in definitions}
-    core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
+    _register(core, served)
     if all(driver_of(index).offers("launch") for index in range(core.device_count())):
         from bringup.lowering import composed
 

@@ -26,6 +26,7 @@ from bringup.lowering.formulas import (
     tanh,
     where,
 )
+from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import lowering, new_output, pointwise
 from bringup.lowering.scalar_types import opmath
 
@@ -165,7 +166,7 @@ def rrelu_with_noise_backward(
     elementwise(call, call.outs, operands, lambda g, x, a, b: where(x > 0, g, g * ((a + b) * 0.5)), opmath(self.dtype))
 
 
-@lowering("aten::native_dropout_backward", "aten::_masked_scale")
+@lowering("aten::native_dropout_backward", "aten::_masked_scale", outputs=promoted_output)
 def masked_scale(call: Call, self: Tensor, mask: Tensor, scale: Number) -> None:
     """Scaled where the mask holds, 0 elsewhere."""
     wide = opmath(call.outs[0].dtype)  # that of the scale where integers are masked

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from bringup.ir.dtypes import DType, Kind, bfloat16, float32
-from bringup.ir.expr import Expr
+from bringup.ir.expr import Expr, const
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NumberParam
 from bringup.lowering.elementwise import elementwise
@@ -27,7 +27,7 @@ from bringup.lowering.formulas import (
     where,
 )
 from bringup.lowering.registry import compute_type, lowering, pointwise
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.scalar_types import opmath, overflow_error
 
 _BOTH = (0, 1)
 
@@ -66,12 +66,24 @@ pointwise("aten::rad2deg", lambda x: x * (180 / math.pi), to="float")
 
 # ---- sums and products ----
 
+
+def _less(x: Expr, y: Expr, alpha: Any) -> Expr:
+    """x - alpha y. The CPU adds -alpha y, and it is -alpha that must fit a signed type: 2³¹ does, -2³¹ does not."""
+    kind = x.dtype
+    if kind.kind is Kind.INT and kind.bits < 64 and isinstance(alpha, NumberParam):
+        if alpha.equals(-kind.low):
+            return x - const(kind.low, kind) * y
+        if alpha.equals(kind.low):
+            raise overflow_error(kind)
+    return x - scaled(alpha, y)
+
+
 pointwise("aten::add.Tensor", lambda x, y, alpha: x + scaled(alpha, y))
 pointwise("aten::add.Scalar", lambda x, y, alpha: x + scaled(alpha, y), promote=_BOTH)
-pointwise("aten::sub.Tensor", lambda x, y, alpha: x - scaled(alpha, y))
-pointwise("aten::sub.Scalar", lambda x, y, alpha: x - scaled(alpha, y), promote=_BOTH)
-pointwise("aten::rsub.Tensor", lambda x, y, alpha: y - scaled(alpha, x))
-pointwise("aten::rsub.Scalar", lambda x, y, alpha: y - scaled(alpha, x), promote=_BOTH)
+pointwise("aten::sub.Tensor", _less)
+pointwise("aten::sub.Scalar", _less, promote=_BOTH)
+pointwise("aten::rsub.Tensor", lambda x, y, alpha: _less(y, x, alpha))
+pointwise("aten::rsub.Scalar", lambda x, y, alpha: _less(y, x, alpha), promote=_BOTH)
 pointwise("aten::mul.Tensor", lambda x, y: x * y)
 pointwise("aten::mul.Scalar", lambda x, y: x * y, promote=_BOTH)
 pointwise("aten::addcmul", lambda x, a, b, value: x + scaled(value, a) * b, accept=_numeric)
@@ -175,11 +187,11 @@ pointwise("aten::maximum", maximum, to="common")
 pointwise("aten::minimum", minimum, to="common")
 pointwise("aten::fmax", _unless_nan("max"), to="common")
 pointwise("aten::fmin", _unless_nan("min"), to="common")
-pointwise("aten::clamp", clamped, to="common", promote=(0, 1, 2), accept=_numeric)
+pointwise("aten::clamp", clamped, to="common", promote=(0, 1, 2), accept=_numeric, wraps=False)
 pointwise("aten::clamp.Tensor", clamped, to="common", accept=_numeric)
-pointwise("aten::clamp_min", maximum, to="common", promote=_BOTH, accept=_numeric)
+pointwise("aten::clamp_min", maximum, to="common", promote=_BOTH, accept=_numeric, wraps=False)
 pointwise("aten::clamp_min.Tensor", maximum, to="common")
-pointwise("aten::clamp_max", minimum, to="common", promote=_BOTH, accept=_numeric)
+pointwise("aten::clamp_max", minimum, to="common", promote=_BOTH, accept=_numeric, wraps=False)
 pointwise("aten::clamp_max.Tensor", minimum, to="common")
 pointwise("aten::copysign.Tensor", binary_op("copysign"), to="float")
 pointwise("aten::copysign.Scalar", binary_op("copysign"), to="float", promote=_BOTH)

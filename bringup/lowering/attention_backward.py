@@ -3,12 +3,13 @@ once for the keys' and values'. Every element of a gradient belongs to one grid 
 
 With P the probabilities, D what dropout multiplies them with, and delta the sum of grad × out of a query:
 dV = (P D)ᵀ grad,  dS = P (D (grad × Vᵀ) - delta),  dQ = scale × dS × K,  dK = scale × dSᵀ × Q.
+The gradient of a mask is dS, summed over what the mask was broadcast along: the one case that keeps a matrix of scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bringup.ir.expr import Expr, IndexValue, Load, unary
 from bringup.ir.index import AxisVar, Index, as_index
@@ -17,15 +18,30 @@ from bringup.lowering.attention_tiles import ROWS, Heads, Scores, Tile, blocks_o
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.draws import kept_key
+from bringup.lowering.folding import Fold, fold
 from bringup.lowering.registry import lowering
 
 #: (query, key) → what dropout multiplies a probability with; None without dropout.
 _Kept: TypeAlias = "Callable[[Index, Index], Expr | None]"
 
 
-def outputs(grad: Described, query: Described, key: Described, value: Described, *_: object) -> list[New]:
-    """The gradients of query, key and value."""
-    return [like(tensor, tensor[3][-1]) for tensor in (query, key, value)]
+def outputs(grad: Described, query: Described, key: Described, value: Described, *rest: Any) -> list[New | None]:
+    """The gradients of query, key, value, and of the mask where it is wanted."""
+    mask, wanted = rest[0], rest[-1]
+    return [*(like(tensor, tensor[3][-1]) for tensor in (query, key, value)), _like_mask(mask) if wanted else None]
+
+
+def _like_mask(mask: Described) -> New:
+    """A new tensor in the memory order of a mask, as empty_like makes it."""
+    _, _, code, sizes, steps, _ = mask
+    order = sorted(range(len(sizes)), key=lambda d: (steps[d], -d))
+    if any(step == 0 and size > 1 for step, size in zip(steps, sizes)):
+        order = list(reversed(range(len(sizes))))
+    strides, step = [1] * len(sizes), 1
+    for d in order:
+        strides[d] = step
+        step *= sizes[d]
+    return ("new", code, sizes, tuple(strides))
 
 
 @lowering("bringup::attention_backward", outputs=outputs)
@@ -42,12 +58,27 @@ def attention_backward(
     dropout: Number,
     causal: bool,
     scale: Number,
+    mask_gradient: bool,
 ) -> None:
-    """The gradients of query, key and value."""
+    """The gradients of query, key and value, and of the mask where it is wanted."""
     heads = Heads.of(query, key, value, mask, dropout, causal, scale)
     backward = _Backward(call, heads, grad, out, logsumexp, drawn if dropout > 0 else None)
-    backward.query_gradient(call.outs[0])
+    scores = None
+    if mask_gradient and mask is not None:
+        scores = call.temporary(heads.wide, (query.shape[0], query.shape[1], heads.queries, heads.keys))
+    backward.query_gradient(call.outs[0], scores)
     backward.key_and_value_gradients(call.outs[1], call.outs[2])
+    if scores is not None:
+        _sum_to(call, call.outs[3], scores)
+
+
+def _sum_to(call: Call, out: Tensor, scores: Tensor) -> None:
+    """Sums a matrix of scores over the dimensions in which a mask has one element."""
+    ahead = scores.ndim - out.ndim
+    full = out.view([1] * ahead + list(out.shape), [0] * ahead + list(out.strides))
+    dims = [d for d in range(scores.ndim) if full.shape[d] == 1]
+    total = Fold(lambda piece: (piece.reduce(lambda *j: piece(*j)),), "add")
+    fold(call, [scores], dims, True, total, [full])
 
 
 class _Backward:
@@ -78,8 +109,8 @@ class _Backward:
         seed, offset = kept_key(k, self.drawn)
         return lambda query, key: scores.kept(seed, offset, query, key)
 
-    def query_gradient(self, out: Tensor) -> None:
-        """dQ: 8 queries against all keys."""
+    def query_gradient(self, out: Tensor, kept_scores: Tensor | None) -> None:
+        """dQ: 8 queries against all keys; dS as well where it is kept."""
         call, heads = self.call, self.heads
         wide = heads.wide
         keys, values = (turned(call, x, heads.block, wide) for x in (heads.key, heads.value))
@@ -89,6 +120,7 @@ class _Backward:
         kt, vt, rows = k.read(keys), k.read(values), k.read(heads.key)
         sums, deltas = k.read(self.sums), k.read(self.deltas)
         y = k.write(heads.per_query(out, heads.depth))
+        z = None if kept_scores is None else k.write(heads.per_query(kept_scores, heads.keys))
         scores = Scores.of(k, heads, tile.outer)
         kept = self._kept(k, scores)
         q = tile.held(k.read(heads.query), tile.outer, heads.depth)
@@ -113,6 +145,9 @@ class _Backward:
                     share = unary("exp", p[r, j] - unmasked(shift))
                     factor = kept(row, first + j)
                     k.store(d, (r, j), share * ((d[r, j] if factor is None else d[r, j] * factor) - delta))
+                    if z is not None:
+                        real = inside & (IndexValue(first + j) < IndexValue(scores.keys))
+                        k.store(z, (*tile.outer, row, first + j), d[r, j], guard=real)
             tile.accumulate(result, d, tile.columns(rows, shared, first, scores.keys))
             return ()
 

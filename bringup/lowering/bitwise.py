@@ -10,6 +10,7 @@ from bringup.ir.expr import Expr
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import NoKernel
 from bringup.lowering.formulas import absolute, binary, binary_op, is_zero, unary, where
+from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import pointwise
 
 _BOTH = (0, 1)
@@ -21,18 +22,13 @@ for _op in ("and", "or", "xor"):
     pointwise(f"aten::logical_{_op}", binary_op(_op), to="bool")
 pointwise("aten::logical_not", lambda x: unary("not", x), to="bool")
 
-pointwise("aten::bitwise_left_shift.Tensor aten::__lshift__.Tensor", binary_op("shl"))
-pointwise("aten::bitwise_right_shift.Tensor aten::__rshift__.Tensor", binary_op("shr"))
-pointwise(
-    "aten::bitwise_left_shift.Tensor_Scalar aten::bitwise_left_shift.Scalar_Tensor aten::__lshift__.Scalar",
-    binary_op("shl"),
-    promote=_BOTH,
-)
-pointwise(
-    "aten::bitwise_right_shift.Tensor_Scalar aten::bitwise_right_shift.Scalar_Tensor aten::__rshift__.Scalar",
-    binary_op("shr"),
-    promote=_BOTH,
-)
+for _op, _way in (("shl", "left"), ("shr", "right")):
+    _base, _sign = f"aten::bitwise_{_way}_shift", f"aten::__{_way[0]}shift__"
+    pointwise(f"{_base}.Tensor", binary_op(_op))
+    pointwise(f"{_base}.Tensor_Scalar {_base}.Scalar_Tensor", binary_op(_op), promote=_BOTH)
+    # PyTorch's meta kernel refuses bool << 1, which the CPU takes as integers.
+    pointwise(f"{_sign}.Tensor", binary_op(_op), outputs=promoted_output)
+    pointwise(f"{_sign}.Scalar", binary_op(_op), promote=_BOTH, outputs=promoted_output)
 
 
 def _gcd(k: KernelBuilder, x: Expr, y: Expr) -> Expr:

@@ -40,6 +40,7 @@ from bringup.ir.kernel import (
     Store,
     dense,
 )
+from bringup.ir.ops import COMBINES, REDUCTIONS, unknown_name
 from bringup.ir.walk import all_values
 from bringup.lowering.call import Call, Launch, NoKernel, Number, NumberParam, Tensor
 from bringup.lowering.symbolic import Dim, IntLike, hint_of
@@ -210,6 +211,8 @@ class KernelBuilder:
         guard: Expr | None = None,
     ) -> None:
         """Stores a value, converted to the buffer's type."""
+        if combine is not None and combine not in COMBINES:
+            raise unknown_name(combine, COMBINES, "way to combine with what is stored")
         held = value if isinstance(value, Expr) else const(value, buffer.dtype)
         places = tuple(as_index(index) for index in indices)
         self.emit(Store(buffer.name, places, convert(held, buffer.dtype), mode, combine, guard))
@@ -249,6 +252,8 @@ class KernelBuilder:
         return names
 
     def _combine(self, combine: CombineLike, dtypes: Sequence[DType]) -> Combine:
+        if isinstance(combine, str) and combine not in REDUCTIONS:
+            raise unknown_name(combine, REDUCTIONS, "reduction")
         left = tuple(Name(self._name("a"), dtype) for dtype in dtypes)
         right = tuple(Name(self._name("b"), dtype) for dtype in dtypes)
         results = (Binary(combine, left[0], right[0]),) if isinstance(combine, str) else combine(left, right)
@@ -279,9 +284,9 @@ class KernelBuilder:
         axes = tuple(self._axis(extent, "reduce") for extent in many)
         with self._block() as block:
             values = body(*(axis.var for axis in axes))
+        folded = self._combine(combine, [value.dtype for value in values])
         starts = tuple(self._start(init, combine, value.dtype) for init, value in zip(inits, values))
         names = tuple(Name(self._name("r"), value.dtype) for value in values)
-        folded = self._combine(combine, [value.dtype for value in values])
         self.emit(Reduce(tuple(n.name for n in names), axes, tuple(block), values, starts, folded, lanes))
         return names
 
@@ -307,9 +312,9 @@ class KernelBuilder:
         axis = self._axis(extent, "sequential")
         with self._block() as block:
             values = body(axis.var)
+        folded = self._combine(combine, [value.dtype for value in values])
         starts = tuple(self._start(init, combine, value.dtype) for init, value in zip(inits, values))
         names = tuple(Name(self._name("r"), value.dtype) for value in values)
-        folded = self._combine(combine, [value.dtype for value in values])
         with self._block() as after:
             then(axis.var, names)
         taken = tuple(n.name for n in names)

@@ -8,10 +8,12 @@ from typing import Any
 from bringup.ir.dtypes import Kind, boolean
 from bringup.ir.expr import Expr, const
 from bringup.lowering.builder import convert
-from bringup.lowering.call import Call, Tensor
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import binary, binary_op, false, is_nan, unary, where
-from bringup.lowering.registry import compute_type, lowering, pointwise
+from bringup.lowering.output_layout import broadcast, is_tensor
+from bringup.lowering.registry import compute_type, lowering, new_output, pointwise
+from bringup.lowering.scalar_types import overflow_error
 
 for _op in ("eq", "ne", "lt", "le", "gt", "ge"):
     pointwise(f"aten::{_op}.Tensor", binary_op(_op), to="common")
@@ -41,9 +43,22 @@ def where_self(call: Call, condition: Any, self: Any, other: Any) -> None:
     elementwise(call, call.outs, (condition, self, other), _choose, (None, kind, kind))
 
 
-@lowering("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+def _filled_outputs(self: Any, mask: Any, value: Any) -> list[Any]:
+    """Contiguous, as on the CPU; PyTorch's meta kernel refuses values on the CPU and has other words for bad ones."""
+    shapes = [argument[3] for argument in (mask, self) if is_tensor(argument)]
+    return [new_output(self[2], broadcast(*shapes))]
+
+
+@lowering("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", outputs=_filled_outputs)
 def masked_fill(call: Call, self: Tensor, mask: Any, value: Any) -> None:
     """A value where the mask holds."""
+    if mask.dtype is not boolean or (isinstance(value, Tensor) and value.ndim != 0):
+        raise NoKernel("masked_fill takes a mask of truth values and one number")
+    if isinstance(value, Number) and value.tensor_dtype is not None and self.dtype.is_integer:
+        high = (1 << (self.dtype.bits - (self.dtype.kind is Kind.INT))) - 1
+        low = min(self.dtype.low, -high)  # a negative number wraps around in an unsigned type
+        if not value > -math.inf or value < low or value > high:  # the first also of NaN
+            raise overflow_error(self.dtype)
     call.pointwise = True
     kinds = (self.dtype, None, self.dtype)
     elementwise(call, call.outs, (self, mask, value), lambda x, m, fill: _choose(m, fill, x), kinds)

@@ -25,6 +25,7 @@ FAMILIES = (
     "foreach",
     "fractional_pooling",
     "gaussian",
+    "gradient_scaling",
     "grid_sampling",
     "hashing",
     "incomplete_gamma",

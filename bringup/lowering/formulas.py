@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bringup.ir.dtypes import boolean
 from bringup.ir.expr import Binary, Expr, ExprLike, Unary, Where, const
-from bringup.ir.ops import BINARY, UNARY
+from bringup.ir.ops import BINARY, UNARY, unknown_name
 from bringup.lowering.call import NoKernel, NumberParam
 
 SQRT_HALF = math.sqrt(0.5)
@@ -23,6 +24,8 @@ def unary(op: str, x: Expr) -> Expr:
     >>> unary("exp", const(0.0, float32)).dtype
     float32
     """
+    if op not in UNARY:
+        raise unknown_name(op, UNARY, "unary op")
     if not UNARY[op].accepts(x.dtype):
         raise NoKernel(f"{op} of {x.dtype}")
     return Unary(op, x)
@@ -35,6 +38,8 @@ def binary(op: str, a: Expr, b: ExprLike) -> Expr:
     >>> binary("max", const(1, int8), 2).dtype
     int8
     """
+    if op not in BINARY:
+        raise unknown_name(op, BINARY, "binary op")
     if not BINARY[op].accepts(a.dtype):
         raise NoKernel(f"{op} of {a.dtype}")
     return Binary(op, a, b if isinstance(b, Expr) else const(b, a.dtype))
@@ -75,6 +80,26 @@ erf, erfc, lgamma = unary_op("erf"), unary_op("erfc"), unary_op("lgamma")
 sqrt, absolute, floor, trunc = unary_op("sqrt"), unary_op("abs"), unary_op("floor"), unary_op("trunc")
 maximum, minimum = binary_op("max"), binary_op("min")
 equal, differs = binary_op("eq"), binary_op("ne")
+
+
+def names() -> list[str]:
+    """The functions that a formula may use, by name.
+
+    >>> "sigmoid" in names()
+    True
+    """
+    own = {name for name, thing in globals().items() if inspect.isfunction(thing) and thing.__module__ == __name__}
+    return sorted(name for name in own - {"unary_op", "binary_op", "names"} if not name.startswith("_"))
+
+
+def __getattr__(name: str) -> Any:
+    """A name that is not here: the error says what was meant."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in UNARY or name in BINARY:
+        kind = "unary" if name in UNARY else "binary"
+        raise AttributeError(f"bringup.formulas has no {name!r}: write {kind}({name!r}, …)")
+    raise AttributeError(f"bringup.formulas: {unknown_name(name, names(), 'function of formulas')}")
 
 
 def where(condition: Expr, yes: ExprLike, no: ExprLike) -> Expr:

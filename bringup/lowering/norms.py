@@ -226,7 +226,15 @@ def layer_norm(
     normalize(call, input, outer, w, b, eps, call.outs)
 
 
-@lowering("aten::native_layer_norm_backward")
+def _backward_outputs(
+    grad: Any, input: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Sequence[bool]
+) -> list[Any]:
+    """Contiguous gradients, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
+    parts = zip((input, weight, bias), wanted)
+    return [new_output(tensor[2], tensor[3]) if take and tensor is not None else None for tensor, take in parts]
+
+
+@lowering("aten::native_layer_norm_backward", outputs=_backward_outputs)
 def layer_norm_backward(
     call: Call,
     grad_out: Tensor,

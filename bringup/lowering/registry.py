@@ -23,8 +23,9 @@ Lowering: TypeAlias = Callable[..., None]
 #: Functional overload ("aten::add.Tensor", or "aten::exp" where the overload has no name) → its definition.
 LOWERINGS: dict[str, Lowering] = {}
 
-#: What comes out of an op that PyTorch has no meta kernel for: a function of the arguments as the core describes them
-#: (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that stays undefined.
+#: Outputs of an op whose meta kernel in PyTorch is missing or differs from the CPU: a function of the arguments as the
+#: core describes them (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that
+#: stays undefined.
 Outputs: TypeAlias = Callable[..., Sequence["tuple[str, int, tuple[int, ...], tuple[int, ...]] | None"]]
 OUTPUTS: dict[str, Outputs] = {}
 
@@ -81,12 +82,16 @@ def pointwise(
     promote: Sequence[int] | None = None,
     accept: Callable[[DType], bool] | None = None,
     builder: bool = False,
+    outputs: Outputs | None = None,
+    wraps: bool = True,
 ) -> None:
     """Registers an elementwise op by its formula; ``overloads`` may name several, separated by spaces.
 
     The formula gets tensors and numbers as values of the compute type and other arguments as they are, in the order
     of the schema. ``promote``: which arguments decide the type (all tensors by default; numbers only if named here).
     ``accept``: compute types that the op has. ``builder``: the formula gets the KernelBuilder first (let, loops).
+    ``outputs``: as in ``lowering``. ``wraps``: a promoting number becomes a tensor, in which 300 is 44 for uint8; else
+    it must fit the type.
 
     >>> pointwise("test::double", lambda x: x + x)
     >>> LOWERINGS.pop("test::double").__name__
@@ -102,7 +107,7 @@ def pointwise(
         call.pointwise = True
         if promote is not None:  # PyTorch computes with a tensor of such a number
             arguments = tuple(
-                replace(argument, wraps=True) if isinstance(argument, Number) and n in promote else argument
+                replace(argument, wraps=wraps) if isinstance(argument, Number) and n in promote else argument
                 for n, argument in enumerate(arguments)
             )
         kinds: DType | list[None] = boolean if to == "bool" else compute if to == "common" else opmath(compute)
@@ -110,7 +115,7 @@ def pointwise(
             kinds = [None] * len(arguments)
         elementwise(call, call.outs, arguments, formula, kinds, builder=builder)
 
-    lowering(*overloads.split())(lower)
+    lowering(*overloads.split(), outputs=outputs)(lower)
 
 
 def compute_type(arguments: Sequence[Any], promote: Sequence[int] | None = None) -> DType:

@@ -267,7 +267,10 @@ class Resolver:
         definition, count = self._lowerings[op]
         made = None
         if outputs is None and op in OUTPUTS:
-            outputs = made = OUTPUTS[op](*arguments[:count])
+            try:
+                outputs = made = OUTPUTS[op](*arguments[:count])
+            except NoKernel:
+                return self._make_plan([], [], [], _FLAG_REFUSED)
         flat = flatten(without_repeated(arguments, REPEATED.get(definition, ())), outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):

@@ -111,6 +111,16 @@ def result_type(dimensioned: list[DType], zero_dim: list[DType], wrapped: list[D
     return result
 
 
+def overflow_error(dtype: DType) -> RuntimeError:
+    """PyTorch's error for a number that an integer type cannot hold.
+
+    >>> str(overflow_error(int32))
+    'value cannot be converted to type int without overflow'
+    """
+    name = "int" if dtype is int32 else f"{dtype.name}_t"
+    return RuntimeError(f"value cannot be converted to type {name} without overflow")
+
+
 def opmath(dtype: DType) -> DType:
     """The type in which an op computes: halves in float32, rounded once at the end.
 

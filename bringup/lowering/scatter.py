@@ -12,10 +12,10 @@ from bringup.ir.dtypes import DType, int64
 from bringup.ir.expr import AsIndex, Binary, Expr, Where, const
 from bringup.ir.index import AxisVar, Index
 from bringup.lowering.builder import KernelBuilder, convert, identity
-from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.indexing import IndexedDims, at_least_1d, place
-from bringup.lowering.movement import copy
+from bringup.lowering.movement import copy, dense
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike, hint_of
@@ -317,13 +317,12 @@ def put(call: Call, self: Tensor, index: Tensor, source: Tensor, accumulate: boo
     if source.numel != index.numel:
         raise IndexError("put_(): Expected source and index to have the same number of elements")
     out = start_from(call, self)
-    if not (out.contiguous and index.contiguous and source.contiguous):
-        raise NoKernel("put needs contiguous tensors")
     if index.numel == 0:
         return
+    index, source, line = dense(call, index), dense(call, source), dense(call, out)
     k = call.kernel()
     count = index.numel
-    target = k.update(out.view((out.numel,), (1,)))
+    target = k.update(line.view((out.numel,), (1,)))
     positions, values = k.read(index.view((count,), (1,))), k.read(source.view((count,), (1,)))
 
     def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
@@ -333,6 +332,8 @@ def put(call: Call, self: Tensor, index: Tensor, source: Tensor, accumulate: boo
 
     k.sequential(count, (), step)
     k.launch()
+    if line is not out:
+        copy(call, out, line)
 
 
 @lowering("aten::embedding_dense_backward")
@@ -345,11 +346,10 @@ def embedding_dense_backward(
     count, width = indices.numel, out.shape[1]
     total = out if wide is out.dtype or count == 0 else call.temporary(wide, out.shape)
     elementwise(call, [total], [], lambda: const(0, total.dtype), [], "zero")
-    if not (indices.contiguous and grad_output.contiguous):
-        raise NoKernel("embedding_dense_backward needs contiguous tensors")
     if count == 0:
         return
-    words, grads = indices.view((count,), (1,)), grad_output.view((count, width), (width, 1))
+    words = dense(call, indices).view((count,), (1,))
+    grads = dense(call, grad_output).view((count, width), (width, 1))
     frequency: Tensor | None = None
     if scale_grad_by_freq:
         frequency = call.temporary(int64, (out.shape[0],))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from bringup.ir.dtypes import DType, int32, int64
+from bringup.ir.dtypes import DType, boolean, int32, int64
 from bringup.ir.expr import AsIndex, Expr, IndexValue, Load, const
 from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
@@ -12,6 +13,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import common_loops
 from bringup.lowering.formulas import binary, false, unary, where
+from bringup.lowering.output_layout import is_tensor
 from bringup.lowering.registry import compute_type, lowering, new_output
 from bringup.lowering.scalar_types import CODE_OF
 from bringup.lowering.symbolic import IntLike
@@ -102,10 +104,20 @@ def bucketize(call: Call, self: Any, boundaries: Tensor, out_int32: bool, right:
     _search(call, boundaries, self, right)
 
 
-@lowering("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor")
+def _isin_outputs(elements: Any, *_: Any) -> list[Any]:
+    """Truth values in the shape of the elements; of one number PyTorch's meta kernel says that there are none."""
+    return [new_output(CODE_OF[boolean], elements[3] if is_tensor(elements) else ())]
+
+
+@lowering("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", outputs=_isin_outputs)
 def isin(call: Call, elements: Any, tests: Any, assume_unique: bool, invert: bool) -> None:
     """Compares every element with every test element."""
+    for given in (elements, tests):
+        if given.dtype is boolean:
+            raise RuntimeError("Unsupported input type encountered for isin(): Bool")
     kind = compute_type((elements, tests), (0, 1))
+    # The CPU makes a tensor of a number: 300 is 44 among uint8.
+    elements, tests = (replace(x, wraps=True) if isinstance(x, Number) else x for x in (elements, tests))
     k = call.kernel()
     axes, views = common_loops(k, [*call.outs, *([elements] if isinstance(elements, Tensor) else [])])
     y = k.write(views[0])

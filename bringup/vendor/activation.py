@@ -50,7 +50,9 @@ def active_tables() -> Tables:
 
 def read_tables(drivers: Sequence[Driver]) -> Tables:
     """Reads and checks the tables; raises TableError and leaves nothing behind."""
-    entries = {driver.name: bind(read_table(driver.op_table)) for driver in drivers if driver.op_table is not None}
+    entries = {
+        driver.name: bind(read_table(driver.op_table), driver) for driver in drivers if driver.op_table is not None
+    }
     return Tables(entries, [op for bounds in entries.values() for op in custom.prepare(bounds)])
 
 

@@ -8,9 +8,11 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from bringup.driver import Driver
 from bringup.op_lookup import check_functional, find_overload
 from bringup.vendor.call_text import C_TYPES, CallText, is_narrow, prototypes, read_call
 from bringup.vendor.formula import Formula, FormulaError, read
@@ -65,15 +67,18 @@ class Bound:
         return (*(a.name for a in self.arguments if a.kind == "tensor"), *self.outs)
 
 
-def bind(table: Table) -> list[Bound]:
-    """Joins every entry with its op; raises TableError before anything is registered."""
+def bind(table: Table, driver: Driver | None = None) -> list[Bound]:
+    """Joins every entry with its op; raises TableError before anything is registered.
+
+    ``function = "driver:matmul"`` is the method of the driver, where one is given.
+    """
     schemas: dict[str, Any] = {}
     for entry in table.entries:
         if entry.is_full and not entry.is_aten:
             if entry.name in schemas:
                 raise entry.error("schema", "the op is defined twice; later entries give its name alone")
             schemas[entry.name] = _parsed(entry)
-    return [_bound(entry, schemas) for entry in table.entries]
+    return [_bound(entry, schemas, driver) for entry in table.entries]
 
 
 def _parsed(entry: Entry) -> Any:
@@ -122,7 +127,7 @@ def _kind(text: str) -> str:
     return "tensors" if "Tensor" in bare else "plain"
 
 
-def _bound(entry: Entry, defined: Mapping[str, Any]) -> Bound:
+def _bound(entry: Entry, defined: Mapping[str, Any], driver: Driver | None) -> Bound:
     schema = _schema(entry, defined)
     arguments = tuple(
         Argument(a.name, _kind(str(a.type)), str(a.type), str(a.type).startswith("Optional["), a.kwarg_only,
@@ -165,7 +170,7 @@ def _bound(entry: Entry, defined: Mapping[str, Any]) -> Bound:
         outs,
         calls,
         _addresses(entry, calls),
-        imported(entry, "function", entry.function) if entry.function else None,
+        _function(entry, driver) if entry.function else None,
         {name: layouts.get(name, "any") for name in tensors},
         when,
         tuple(formula("require", text) for text in entry.require),
@@ -259,6 +264,19 @@ def _addresses(entry: Entry, calls: Mapping[str, VendorCall]) -> dict[str, int]:
         except AttributeError:
             raise entry.error("calls" if entry.calls else "call", f"{path} has no symbol {symbol}") from None
     return found
+
+
+def _function(entry: Entry, driver: Driver | None) -> Callable[..., Any]:
+    """The entry's Python function, or the driver's method where it says ``driver:method``."""
+    where, _, name = entry.function.partition(":")
+    if where != "driver" or driver is None or (entry.path.parent / "driver.py").exists():
+        return imported(entry, "function", entry.function)
+    method = getattr(driver, name, None)
+    if not callable(method):
+        close = get_close_matches(name, dir(driver), n=1)
+        hint = f": did you mean driver:{close[0]}?" if close else ""
+        raise entry.error("function", f"{type(driver).__name__} of driver '{driver.name}' has no method {name!r}{hint}")
+    return method  # type: ignore[no-any-return]
 
 
 def imported(entry: Entry, key: str, name: str) -> Callable[..., Any]:

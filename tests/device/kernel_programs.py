@@ -121,7 +121,7 @@ def fallbacks() -> dict[str, int]:
 # ---- one process ----
 def load_programs() -> None:
     """Registers all programs."""
-    for name in ("ops", "forms", "mode"):
+    for name in ("ops", "forms", "mode", "corners"):
         import_module(f"tests.device.programs_kernel_{name}")
 
 

@@ -72,6 +72,33 @@ def attention_with_masks_and_shared_heads() -> None:
 
 
 @program
+def fused_attention_gives_the_gradient_of_its_mask() -> None:
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, grad = (torch.randn(2, 6, n, 16, generator=generator) for n in (33, 77, 77, 33))
+    spread = torch.randn(33, 1, generator=generator)
+    for shape in ((2, 6, 33, 77), (1, 6, 33, 77), (33, 77), (2, 1, 1, 77), (1, 1, 33, 1), (77,)):
+        for compiled in (False, True):
+            sides = []
+            for device in ("cpu", DEVICE):
+                mask = torch.randn(shape, generator=torch.Generator().manual_seed(4)).to(device)
+                mask.requires_grad_()
+                inputs = [t.clone().to(device).requires_grad_() for t in (q, k, v)]
+                if device == DEVICE and not compiled:
+                    assert torch._fused_sdp_choice(*inputs, mask) == SDPBackend.OVERRIDEABLE.value, shape
+                run = torch.compile(sdpa, backend="bringup") if compiled and device == DEVICE else sdpa
+                run(*inputs, mask).backward(grad.to(device))
+                sides.append([mask.grad.cpu(), *(t.grad.cpu() for t in inputs)])
+            for expected, found in zip(*sides):
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    sides = []
+    for device in ("cpu", DEVICE):
+        mask = spread.clone().to(device).requires_grad_()
+        sdpa(*(t.to(device) for t in (q, k, v)), mask.expand(2, 6, 33, 77)).backward(grad.to(device))
+        sides.append(mask.grad.cpu())
+    torch.testing.assert_close(sides[1], sides[0], rtol=1e-4, atol=1e-4)
+
+
+@program
 def attention_draws_its_dropout_again() -> None:
     q, k, v = (torch.randn(2, 3, 40, 8, dtype=torch.float64, device=DEVICE, requires_grad=True) for _ in range(3))
 

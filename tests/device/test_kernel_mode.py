@@ -124,3 +124,29 @@ def test_damaged_entries_are_made_again(run_python: Any, tmp_path: Path) -> None
         data = entry.read_bytes()
         entry.write_bytes(data[: len(data) // 2] if n % 2 else data[:-8] + bytes(8))
     run_python(SUMS, env=env)
+
+
+def test_fallbacks_are_counted_for_each_device(run_python: Any) -> None:
+    code = """
+        import bringup, torch
+        for index, times in ((0, 3), (1, 2)):
+            x = torch.eye(3, device=f"sim:{index}")
+            for _ in range(times):
+                torch.linalg.qr(x)
+        calls = {row.device: row.calls for row in bringup.fallbacks() if row.op.startswith("aten::linalg_qr")}
+        assert calls == {"sim:0": 3, "sim:1": 2}, calls
+        assert {row.device for row in bringup.fallbacks("sim:1")} == {"sim:1"}
+        assert all(" in <module>" in row.stack for row in bringup.fallbacks() if "linalg_qr" in row.op)
+        bringup.reset_fallbacks()
+        assert len(bringup.fallbacks()) == 0
+    """
+    run_python(code, env={**KERNELS, "BRINGUP_FALLBACK": "allow"})
+
+
+def test_the_table_of_ops_fits_80_columns(run_python: Any) -> None:
+    code = "from bringup import cli; import sys; sys.argv = ['bringup', 'ops', '--missing']; cli.main()"
+    done = run_python(code, env={**KERNELS, "COLUMNS": "80"}, check=False)
+    lines = done.stdout.splitlines()
+    assert len(lines) > 100
+    assert max(map(len, lines)) <= 80
+    assert "…" not in done.stdout, "something is cut off"

@@ -424,3 +424,46 @@ load("blas_chip_ops", [{str(generated / "blas_chip_ops.cpp")!r}], is_python_modu
 calls = lambda: "unknown"
 """
     run_python(GENERATED.replace("LOAD", load), env={"BRINGUP_DRIVERS": "sim", "PATH": search_path()}, timeout=280)
+
+
+WITH_STATE = """
+import array
+from . import dictmem
+
+class Driver(dictmem.Driver):
+    name = "counting"
+    op_table = __import__("pathlib").Path(__file__).with_name("ops.toml")
+
+    def __init__(self):
+        super().__init__()
+        self.served = 0
+
+    def negated(self, out, x):
+        self.served += 1
+        numbers = array.array("f", bytes(self.bytes_at(x.device, x.address, 4 * x.shape[0])))
+        done = array.array("f", [-number for number in numbers])
+        self.bytes_at(out.device, out.address, 4 * x.shape[0])[:] = memoryview(done).cast("B")
+"""
+
+
+def test_a_function_of_the_table_is_a_method_of_the_driver(run_python: Any, tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(WITH_STATE)
+    (tmp_path / "ops.toml").write_text(
+        '[[op]]\nschema = "aten::neg"\nfunction = "driver:negated"\ndtypes = ["float32"]\nexamples = [{ self = [4] }]\n'
+    )
+    shutil.copy(ROOT / "examples" / "drivers" / "dictmem.py", tmp_path)
+    code = """
+        import bringup, torch
+        x = torch.arange(3.0).to("counting")
+        assert (-x).tolist() == [0.0, -1.0, -2.0]
+        assert bringup.active_drivers()[0].driver.served == 1
+    """
+    run_python(code, env={"BRINGUP_DRIVERS": str(tmp_path / "counting.py")})
+    table = tmp_path / "ops.toml"
+    table.write_text(table.read_text().replace("driver:negated", "driver:negate"))
+    done = run_python(
+        "import torch; torch.ones(1, device='counting')",
+        env={"BRINGUP_DRIVERS": str(tmp_path / "counting.py")},
+        check=False,
+    )
+    assert "has no method 'negate': did you mean driver:negated?" in done.stderr

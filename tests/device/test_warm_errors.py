@@ -11,8 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.testing._internal.opinfo.core import ErrorInput, SampleInput
 
 from bringup import _C as core
+from bringup.kit.op_cases import Case, CaseResult
+from bringup.kit.op_errors import WrongError, check_errors
 from bringup.kit.op_errors_warm import error_differences, raised, sampled_calls, varied, warm_differences
 from bringup.kit.op_samples import Call
 
@@ -152,3 +155,31 @@ def test_all_operators() -> None:
 
     lines = [line for op in op_db for line in differences_of(op)]
     assert not [line for line in lines if not line.startswith(TAKEN)]
+
+
+def test_the_check_of_errors_asks_again_after_valid_calls() -> None:
+    """``bringup check --kinds error``: an op that refuses a bad number only as long as it has served nothing."""
+    seen: list[float] = []
+
+    class Forgetful:
+        name = "forgetful"
+
+        @staticmethod
+        def op(x: Tensor, bound: float) -> Tensor:
+            if x.device.type == "cpu" or not seen:
+                torch._check_value(bound >= 0, lambda: "bound must not be negative")
+            if x.device.type != "cpu":
+                seen.append(bound)
+            return x
+
+        @staticmethod
+        def error_inputs_func(*_: Any) -> None: ...
+
+        @staticmethod
+        def error_inputs(device: str) -> list[ErrorInput]:
+            bad = SampleInput(torch.ones(2, device=device), args=(-1.0,))
+            return [ErrorInput(bad, error_type=ValueError, error_regex="negative")]
+
+    result = CaseResult(Case("forgetful", "error", "float32"), "pass")
+    with pytest.raises(WrongError, match="after a valid call: forgetful: error input 0"):
+        check_errors(Forgetful(), "sim", result)

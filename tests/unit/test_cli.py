@@ -29,11 +29,49 @@ def test_contract_prints_every_method_and_the_counts() -> None:
     result = bringup("contract")
     assert result.exit_code == 0, result.output
     rows = driver.contract()
+    lines = [line.strip() for line in result.output.splitlines()]
     for method, group, _, meaning in rows:
-        line = next(line for line in result.output.splitlines() if f" {method} " in line)
-        assert group in line
-        assert meaning in line
-    assert f"5 required, {len(rows) - 5} optional" in result.output.splitlines()
+        assert f"{group}:" in lines
+        at = next(n for n, line in enumerate(lines) if line.startswith(f"{method}("))
+        assert lines[at + 1] == meaning
+    assert "alloc(device: int, nbytes: int) -> int" in lines
+    assert "launch(device: int, kernel: int, launch: Launch) -> bool | None" in lines
+    assert f"5 required, {len(rows) - 5} optional" in lines[-1]
+
+
+def test_the_reference_page_is_what_the_code_gives() -> None:
+    shown = bringup("contract", "--full")
+    assert shown.exit_code == 0, shown.output
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert shown.output == page, "docs/reference.md is not what the code gives: make docs"
+    for word in ("event_elapsed(", "`host_offset`", "`vector=BYTES`", "`xor`", "`sigmoid`", "`BRINGUP_CACHE_SIZE`"):
+        assert word in page
+    assert "`NAME_VISIBLE_DEVICES`" in page
+    empty = [line for line in page.splitlines() if line.startswith("| `") and line.endswith("|  |")]
+    assert not empty, f"without a meaning: {empty}"
+
+
+def test_the_driver_of_a_check_may_be_an_argument(tmp_path: Path) -> None:
+    path = tmp_path / "mychip.py"
+    path.write_text("from bringup.driver import Driver as Base\nclass Driver(Base):\n    name = 'mychip'\n")
+    result = bringup("check", str(path))
+    assert "mychip: 0 passed" in result.output
+    assert "name it once" in bringup("check", str(path), "--driver", "sim").output
+
+
+def test_options_about_ops_mean_the_level_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bringup.kit import op_checks
+
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(op_checks, "main_ops", lambda *arguments: asked.append(arguments) or 0)
+    assert bringup("check", "--ops", "add").exit_code == 0
+    assert asked[0][:3] == ("sim", "sim:0", "add")
+    assert bringup("check", "--dtypes", "int8").exit_code == 0
+    assert len(asked) == 2
+    refused = bringup("check", "--level", "driver", "--ops", "add")
+    assert refused.exit_code == 2
+    assert "--level ops" in " ".join(refused.output.split())
+    assert len(asked) == 2
 
 
 def test_contract_as_json() -> None:

@@ -159,3 +159,53 @@ def test_the_check_does_not_import_torch() -> None:
     code = "import sys; from bringup.driver_lookup import *; check_device_name('sim'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+BESIDE = """
+from bringup.driver import Driver as Base
+import {module}
+from . import {module} as relative
+
+class Driver(Base):
+    name = "{module}"
+
+    def device_count(self) -> int:
+        import {module}_late
+        return {module}.COUNT + relative.COUNT + {module}_late.COUNT
+"""
+
+
+def test_a_driver_file_imports_modules_beside_it(tmp_path: Path) -> None:
+    before = list(sys.path)
+    path = tmp_path / "chip.py"
+    path.write_text(BESIDE.format(module="registers_of_chip"))
+    (tmp_path / "registers_of_chip.py").write_text("COUNT = 3\n")
+    (tmp_path / "registers_of_chip_late.py").write_text("COUNT = 1\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('hides the standard library')\n")
+    assert find_driver(str(path)).device_count() == 7
+    assert sys.path == [*before, str(tmp_path)], "the folder must come last: it hides nothing"
+    sys.path.remove(str(tmp_path))
+
+
+def test_a_missing_module_beside_the_file_is_named(tmp_path: Path) -> None:
+    before = list(sys.path)
+    path = tmp_path / "chip.py"
+    path.write_text("import registers_that_are_not_there\n")
+    with pytest.raises(DriverError, match="No module named 'registers_that_are_not_there'"):
+        find_driver(str(path))
+    assert sys.path == before
+
+
+def test_two_drivers_of_one_name_are_both_named(tmp_path: Path) -> None:
+    from bringup import runtime
+
+    files = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "chip.py")
+        files[-1].write_text(SOURCE.format("twin"))
+    with pytest.raises(ValueError, match="'twin' is chosen twice") as refusal:
+        runtime._find([str(path) for path in files])
+    assert all(str(path) in str(refusal.value) for path in files)
+    with pytest.raises(ValueError, match=r"each from .*chip\.py: name it once"):
+        runtime._find([str(files[0]), str(files[0])])

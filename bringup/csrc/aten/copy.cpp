@@ -251,7 +251,13 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 } // namespace
 
 // Its kernel comes from bringup/lowering/movement.py; whoever calls copy_ has checked the arguments.
-TORCH_LIBRARY_FRAGMENT(bringup, library) { library.def("copy_elements_(Tensor(a!) self, Tensor src) -> ()"); }
+TORCH_LIBRARY_FRAGMENT(bringup, library) { // ops whose kernels are lowerings
+  library.def("copy_elements_(Tensor(a!) self, Tensor src) -> ()");
+  // Row i of self: the indices of the i-th truth of a tensor, from its flat running count (lowering/compaction.py).
+  library.def("nonzero_(Tensor(a!) self, Tensor running, Tensor tensor) -> ()");
+  // The polynomial of degree n at x; `degrees` only says by its size how large n gets (lowering/orthogonal.py).
+  library.def("polynomial_(Tensor(a!) self, Tensor x, Tensor n, Tensor degrees, str kind) -> ()");
+}
 
 BRINGUP_OWN_KERNELS() {
   own_kernel("aten::copy_", TORCH_FN(copy_), "native");

@@ -213,9 +213,10 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   Unseen unseen;
   auto bound = std::make_shared<BoundPlan>();
   MetaCall meta(op, call, stack);
-  const bool known = !op.own_outputs && meta.run();
-  if (!known && op.functional && call.mutated.size() >= op.record.schema.returns().size())
-    return functional_plan(op, call);
+  const bool by_functional = op.functional && call.mutated.size() >= op.record.schema.returns().size();
+  // A form with an undefined out=: the meta kernel refuses it.
+  const bool known = !(op.own_outputs && (by_functional || !op.functional)) && meta.run();
+  if (!known && by_functional) return functional_plan(op, call);
   if (known) {
     bound->results = meta.results();
     bound->resizes = meta.resizes();

@@ -163,20 +163,17 @@ void note_fallback(OpRecord& op, int device) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       policy != Policy::error, op.name, no_kernel_on(device),
       " and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have run on the CPU");
-  op.device.store(device, std::memory_order_relaxed);
   if (policy == Policy::warn && !op.warned.exchange(true))
     TORCH_WARN(op.name, no_kernel_on(device), " and runs on the CPU; bringup.fallbacks() counts such calls");
-  if (op.seen.exchange(true)) return;
   std::function<std::string()> capture;
   {
     std::shared_lock<std::shared_mutex> lock(book().mutex);
+    if (op.rows.count(device)) return;
     capture = book().capture;
   }
   std::string stack = capture ? capture() : ""; // takes the GIL: outside the lock
-  {
-    std::unique_lock<std::shared_mutex> lock(book().mutex);
-    op.stack = std::move(stack);
-  }
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  op.rows.try_emplace(device).first->second.stack = std::move(stack);
 }
 
 } // namespace
@@ -193,24 +190,27 @@ std::string no_kernel_on(int device) {
   return " has no kernel on " + where.label() + " (" + reason + ")";
 }
 
-Fallback::Fallback(OpRecord& op, int device) : op_(op) {
+Fallback::Fallback(OpRecord& op, int device) : op_(op), device_(device) {
   note_fallback(op, device);
   started_ = now();
 }
 
 void Fallback::done(uint64_t bytes_moved) {
-  op_.calls.fetch_add(1, std::memory_order_relaxed);
-  op_.bytes.fetch_add(bytes_moved, std::memory_order_relaxed);
-  op_.nanoseconds.fetch_add(now() - started_, std::memory_order_relaxed);
+  const uint64_t ended = now();
+  std::unique_lock<std::shared_mutex> lock(book().mutex);
+  OpRecord::Row& row = op_.rows[device_];
+  ++row.calls;
+  row.bytes += bytes_moved;
+  row.nanoseconds += ended - started_;
 }
 
 std::vector<LedgerRow> ledger_rows() {
   std::shared_lock<std::shared_mutex> lock(book().mutex);
   std::vector<LedgerRow> rows;
   book().each([&](OpRecord& op) {
-    if (const uint64_t calls = op.calls.load())
-      rows.push_back({op.name, op.stack, calls, op.bytes.load(), static_cast<double>(op.nanoseconds.load()) * 1e-6,
-                      op.device.load()});
+    for (const auto& [device, row] : op.rows)
+      if (row.calls > 0)
+        rows.push_back({op.name, row.stack, row.calls, row.bytes, static_cast<double>(row.nanoseconds) * 1e-6, device});
   });
   return rows;
 }
@@ -218,9 +218,8 @@ std::vector<LedgerRow> ledger_rows() {
 void ledger_reset() {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
   book().each([](OpRecord& op) {
-    op.calls = op.bytes = op.nanoseconds = 0;
-    op.seen = op.warned = false;
-    op.stack.clear();
+    op.rows.clear();
+    op.warned = false;
   });
 }
 

@@ -37,11 +37,13 @@ struct OpRecord {
   uint64_t from_cpu = 0;    // lengths and indices that PyTorch itself accepts on the CPU
   uint64_t device_only = 0; // what it takes from the device alone, numbers too
 
-  // The ledger's row.
-  std::atomic<uint64_t> calls{0}, bytes{0}, nanoseconds{0};
-  std::atomic<int> device{-1};
-  std::atomic<bool> seen{false}, warned{false};
-  std::string stack; // written once, under the ledger's mutex
+  // The ledger's rows.
+  struct Row {
+    uint64_t calls = 0, bytes = 0, nanoseconds = 0;
+    std::string stack; // of the first call
+  };
+  std::map<int, Row> rows; // by device, under the ledger's mutex
+  std::atomic<bool> warned{false};
 
   Policy policy() const;
   std::atomic<int> own_policy{-1}; // -1: the global one
@@ -68,6 +70,7 @@ class Fallback {
 
  private:
   OpRecord& op_;
+  int device_;
   uint64_t started_;
 };
 
@@ -83,7 +86,7 @@ void set_policy(Policy policy);
 Policy global_policy();
 void set_op_policy(const std::string& op, std::optional<Policy> policy);
 std::map<std::string, std::string> op_policies();
-// Gives the Python stack as text; called at most once per op.
+// Gives the Python stack as text; called once per op and device.
 void set_stack_capture(std::function<std::string()> capture);
 
 } // namespace bringup

@@ -69,8 +69,7 @@ bool has_attention_kernels(const Tensor& tensor) {
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
 
-// Compiled kernels keep their blocks in scratch of a constant size, and the gradient of a mask is a score matrix. Sizes
-// may be symbolic: torch.compile asks, too.
+// Compiled kernels keep their blocks in scratch of a constant size. Sizes may be symbolic: torch.compile asks, too.
 bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                             bool gqa) {
   constexpr int64_t most_features = 512;
@@ -83,7 +82,7 @@ bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor
   if (type != at::kFloat && type != at::kDouble && type != at::kHalf && type != at::kBFloat16) return false;
   const auto heads = query.sym_size(1), key_heads = key.sym_size(1), keys = key.sym_size(2);
   if (mask) {
-    if (mask->requires_grad() || mask->device() != query.device() || mask->sym_numel() == 0) return false;
+    if (mask->device() != query.device() || mask->sym_numel() == 0) return false;
     const std::array<c10::SymInt, 4> scores = {query.sym_size(0), heads, query.sym_size(2), keys};
     if (!at::is_expandable_to(mask->sym_sizes(), c10::SymIntArrayRef(scores))) return false; // the composite says why
   }
@@ -128,7 +127,8 @@ TORCH_LIBRARY_FRAGMENT(bringup, library) {
       "(Tensor out, Tensor logsumexp, Tensor drawn)");
   library.def(
       "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, "
-      "Tensor logsumexp, Tensor drawn, float dropout, bool causal, float scale) -> (Tensor, Tensor, Tensor)");
+      "Tensor logsumexp, Tensor drawn, float dropout, bool causal, float scale, bool mask_gradient) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
 }
 
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
@@ -139,11 +139,14 @@ ThreeTensors attention(const Tensor& query, const Tensor& key, const Tensor& val
   return op.redispatch(kDevice, query, key, value, mask, dropout, causal, scale);
 }
 
-ThreeTensors attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-                                const OptionalTensor& mask, const Tensor& out, const Tensor& logsumexp,
-                                const Tensor& drawn, double dropout, bool causal, double scale) {
+using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+FourTensors attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+                               const OptionalTensor& mask, const Tensor& out, const Tensor& logsumexp,
+                               const Tensor& drawn, double dropout, bool causal, double scale, bool mask_gradient) {
   static auto op = op_named("bringup::attention_backward").typed<decltype(attention_backward)>();
-  return op.redispatch(kDevice, grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, scale);
+  return op.redispatch(kDevice, grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, scale,
+                       mask_gradient);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
@@ -180,20 +183,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
   return {output, call.result(std::get<1>(cpu)), none, none, query.sym_size(2), key.sym_size(2), none, none, none};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> fused_attention_backward(
-    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
-    std::array<bool, 4> wanted, const Tensor& output, const Tensor& logsumexp, const Tensor&, const Tensor&,
-    c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor& seed, const Tensor& offset,
-    std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
-                              query.device(), " is not available: choose SDPBackend.MATH");
+FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+                                     const Tensor& bias, std::array<bool, 4> wanted, const Tensor& output,
+                                     const Tensor& logsumexp, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
+                                     double dropout, bool causal, const Tensor& seed, const Tensor& offset,
+                                     std::optional<double> scale) {
   if (has_attention_kernels(query)) {
     const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
     const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
-    auto [dq, dk, dv] = attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
-                                           scale_of(query, scale));
-    return {dq, dk, dv, Tensor()};
+    return attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
+                              scale_of(query, scale), wanted[3] && bias.defined());
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
+                              query.device(), " is not available: choose SDPBackend.MATH");
   HostCall call("aten::_scaled_dot_product_fused_attention_overrideable_backward");
   for (const Tensor* tensor : {&grad, &query, &key, &value, &bias, &output, &logsumexp}) call.add(*tensor);
   call.prepare();

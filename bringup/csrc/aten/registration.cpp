@@ -70,11 +70,16 @@ void register_library_ops() {
       libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   auto& csr =
       libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
+  auto& nested =
+      libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::NestedTensorPrivateUse1, __FILE__, __LINE__);
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema()) continue;
     const std::string full = toString(name);
+    if (op->hasKernelForDispatchKey(DispatchKey::NestedTensorCPU) && // linear: its composite never meets the fallback
+        op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))
+      nested.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
     if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) registered_routes().try_emplace(full, "native");
     if (returns_view(op->schema())) continue; // a copy would come back: such ops are written by hand
     auto add = [&](torch::Library& library) {

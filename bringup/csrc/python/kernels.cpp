@@ -265,7 +265,7 @@ void bind_kernels(py::module_& module) {
       "register_kernels",
       [](const std::vector<std::pair<std::string, std::string>>& overloads, const std::set<std::string>& own_outputs) {
         for (const auto& [overload, functional] : overloads)
-          register_kernel(overload, functional, own_outputs.count(functional.empty() ? overload : functional) > 0);
+          register_kernel(overload, functional, own_outputs.count(overload) > 0);
       },
       py::arg("overloads"), py::arg("own_outputs") = std::set<std::string>());
   module.def("compose_ops", [](const std::vector<std::string>& overloads) {

@@ -159,6 +159,27 @@ void capture_stacks_with(py::object function) {
   });
 }
 
+PyObject* g_memory_observer = nullptr; // never freed: memory is given back while the interpreter goes down
+
+void tell_memory_observer(const Block& block, bool allocated) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  const auto& device = static_cast<Device&>(CachingAllocator::owner(&block).backend());
+  try {
+    const py::handle observer = g_memory_observer;
+    observer(device.index, block.address, block.size, block.stream, allocated);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("the memory history");
+  }
+}
+
+void observe_memory(py::object function) {
+  block_observer = nullptr;
+  if (function.is_none()) return;
+  g_memory_observer = function.release().ptr();
+  block_observer = &tell_memory_observer;
+}
+
 void attach(const std::string& type_name) {
   static bool attached = false;
   TORCH_CHECK(!attached, "bringup is attached to PyTorch already");
@@ -182,12 +203,13 @@ PYBIND11_MODULE(_C, module) {
 
   module.def(
       "register_driver",
-      [](uintptr_t table, const std::string& name, bool acknowledges) {
-        const int32_t first = translated(
-            [&] { return Registry::get().add(reinterpret_cast<const bringup_driver*>(table), name, acknowledges); });
+      [](uintptr_t table, const std::string& name, bool acknowledges,
+         const std::optional<std::vector<int32_t>>& visible) {
+        const auto* driver = reinterpret_cast<const bringup_driver*>(table);
+        const int32_t first = translated([&] { return Registry::get().add(driver, name, acknowledges, visible); });
         return py::make_tuple(first, Registry::get().device_count() - first);
       },
-      py::arg("struct_address"), py::arg("name"), py::arg("acknowledges") = false);
+      py::arg("struct_address"), py::arg("name"), py::arg("acknowledges") = false, py::arg("visible") = py::none());
   module.def("acknowledge", &Driver::acknowledge);
   module.def("attach", &attach, py::arg("type_name"));
   module.def("device_count", [] { return Registry::get().device_count(); });
@@ -243,6 +265,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
+  module.def("observe_memory", &observe_memory);
   module.def("ledger", &ledger);
   module.def("ledger_reset", &ledger_reset);
   module.def("set_fallback_policy", [](const std::string& policy) { set_policy(parse_policy(policy)); });

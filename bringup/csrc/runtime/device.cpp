@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace bringup {
@@ -325,15 +326,21 @@ Registry& Registry::get() {
   return *registry;
 }
 
-int32_t Registry::add(const bringup_driver* table, const std::string& name, bool acknowledges) {
+int32_t Registry::add(const bringup_driver* table, const std::string& name, bool acknowledges,
+                      const std::optional<std::vector<int32_t>>& visible) {
   auto driver = std::make_unique<Driver>(table, name, acknowledges);
   const int32_t first = device_count();
+  auto chosen = visible.value_or(std::vector<int32_t>(driver->count));
+  if (!visible) std::iota(chosen.begin(), chosen.end(), 0);
+  for (int32_t local : chosen)
+    if (local >= driver->count)
+      throw Error(BRINGUP_INVALID, "device " + std::to_string(local) + " is to be visible, and driver '" + name +
+                                       "' has " + std::to_string(driver->count) + ", numbered from 0");
   // c10::DeviceIndex is an int8.
-  if (first + driver->count > 127)
-    throw Error(BRINGUP_INVALID, "driver '" + name + "' has " + std::to_string(driver->count) + " devices and " +
+  if (first + chosen.size() > 127)
+    throw Error(BRINGUP_INVALID, "driver '" + name + "' has " + std::to_string(chosen.size()) + " devices and " +
                                      std::to_string(first) + " are there already: PyTorch can number 127");
-  for (int32_t local = 0; local < driver->count; ++local)
-    devices_.push_back(std::make_unique<Device>(*driver, local, first + local));
+  for (int32_t local : chosen) devices_.push_back(std::make_unique<Device>(*driver, local, device_count()));
   drivers_.push_back(std::move(driver));
   return first;
 }

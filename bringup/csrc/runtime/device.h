@@ -253,7 +253,9 @@ class Registry {
   static Registry& get();
 
   // Returns the first device index of the new driver.
-  int32_t add(const bringup_driver* table, const std::string& name, bool acknowledges = false);
+  // `visible`: which of the driver's devices, in which order; all of them without.
+  int32_t add(const bringup_driver* table, const std::string& name, bool acknowledges = false,
+              const std::optional<std::vector<int32_t>>& visible = std::nullopt);
   int32_t device_count() const noexcept { return static_cast<int32_t>(devices_.size()); }
   Device& device(int32_t index) {
     if (__builtin_expect(index < 0 || index >= device_count(), 0)) bad_index(index);

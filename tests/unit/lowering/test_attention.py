@@ -34,7 +34,7 @@ def by_lowering(inputs: Tensors, grad: torch.Tensor, mask: Any, dropout: float, 
     empty.append(torch.empty(2 if dropout else 0, dtype=torch.int64))
     given = (*inputs, mask)
     out, sums, drawn = interpret("bringup::attention", *given, dropout, causal, SCALE, outputs=empty, seed=SEED)
-    arguments = (grad, *given, out, sums, drawn, dropout, causal, SCALE)
+    arguments = (grad, *given, out, sums, drawn, dropout, causal, SCALE, False)
     return (out, *interpret("bringup::attention_backward", *arguments, outputs=inputs))
 
 
