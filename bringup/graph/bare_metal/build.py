@@ -71,11 +71,11 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     return sources.planned(name, arrangement, render_steps(arrangement, target, vectors, engine, f"{name}_"))
 
 
-def model_files(model: Model) -> dict[str, str | bytes]:
-    """Header, kernels, weights."""
+def model_files(model: Model, notes: bool = True) -> dict[str, str | bytes]:
+    """Header, kernels, weights; ``notes``: with what people want to know of each kernel."""
     files: dict[str, str | bytes] = {
         f"{model.name}.h": sources.header(model),
-        f"{model.name}.c": sources.run_source(model),
+        f"{model.name}.c": sources.run_source(model, notes),
         f"{model.name}_weights.c": sources.weights_source(model),
         f"{model.name}_weights.bin": model.kernels.weights.data,
     }
@@ -90,7 +90,7 @@ def harness_elf(model: Model, spec: MachineSpec, options: BareMetal) -> bytes:
     """The program for emulators, from the cache if it was built before."""
     toolchain = find_toolchain(options.toolchain or None)
     files = {
-        **model_files(model),
+        **model_files(model, notes=False),
         "harness.c": sources.harness_source(model),
         **runtime.sources(spec, options.stack_bytes),
     }

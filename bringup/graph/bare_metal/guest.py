@@ -67,8 +67,8 @@ class Guest:
             machine.run(seconds=self.options.seconds)
             failed = self._number("bringup_result")
             if failed:
-                name = program.steps[failed - 1].name
-                raise IndexError(f"{name}: an index is out of range")
+                step = program.steps[failed - 1]
+                raise IndexError(f"{step.name}: an index is out of range, or an assertion is false, in {step.note}")
             outputs = []
             for number, spec in enumerate(program.outputs):
                 data = machine.read(self._symbols[f"bringup_out{number}"].address, spec.nbytes)
