@@ -35,7 +35,6 @@ class Guest:
 
     def __init__(self, model: Model, options: BareMetal, devices: Mapping[int, Device] | None = None) -> None:
         self.model, self.options = model, options
-        check_fits(sizes_of(model, code=0, stack=options.stack_bytes), options)
         spec = options.spec(needed_bytes(model))
         elf = harness_elf(model, spec, options)
         attached: dict[int, Device] = dict(devices or {})
