@@ -45,11 +45,13 @@ def squeezed(kernel: Kernel) -> Kernel:
         kept[buffer.name] = [d for d, extent in enumerate(buffer.shape) if extent != Int(1) or not still[d]]
 
     def access(name: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
-        return name, tuple(indices[d] for d in kept[name]) if name in kept else indices
+        inside = tuple(change.index(index) for index in indices)  # an index may be a value that is read
+        return name, tuple(inside[d] for d in kept[name]) if name in kept else inside
 
+    change = Substitution(access=access)
     buffers = tuple(
         replace(b, shape=tuple(b.shape[d] for d in kept[b.name]), strides=tuple(b.strides[d] for d in kept[b.name]))
         for b in kernel.buffers
     )
     axes = tuple(axis for axis in kernel.axes if axis.name not in single)
-    return replace(kernel, axes=axes, buffers=buffers, body=Substitution(access=access).block(body))
+    return replace(kernel, axes=axes, buffers=buffers, body=change.block(body))
