@@ -116,7 +116,8 @@ class _Folding:
         """The layer with scaled weights gives what the norm gave."""
         layer, call = self.layer, self.call
         is_convolution = layer.target is _aten.convolution.default
-        weight, bias = (layer.args[1], layer.args[2]) if is_convolution else _linear(layer)
+        given: list[Any] = [layer.args[1], layer.args[2]] if is_convolution else _linear(layer)
+        weight, bias = given
         with self.graph.inserting_before(norm.last):  # all of its constants are there by then
             mean, scale = (call(_aten.view.default, self.wide(one), [-1]) for one in (norm.mean, norm.scale))
             across = scale
@@ -131,7 +132,8 @@ class _Folding:
                 new_bias = call(_aten.add.Tensor, new_bias, call(_aten.view.default, self.wide(norm.shift), [-1]))
             new_bias = self.narrow(new_bias)
             if is_convolution:
-                made = self.graph.call_function(layer.target, (layer.args[0], new_weight, new_bias, *layer.args[3:]))
+                args = (layer.args[0], new_weight, new_bias, *layer.args[3:])
+                made = self.graph.call_function(_aten.convolution.default, args)
             else:
                 x = layer.args[1 if layer.target is _aten.addmm.default else 0]
                 made = self.graph.call_function(_aten.addmm.default, (new_bias, x, new_weight))

@@ -26,7 +26,7 @@ from bringup.graph.exported_sizes import sizes_to_try
 from bringup.graph.exported_trace import ExportError, TracedModel, show_aliases, trace
 from bringup.graph.graph_ops import FILE_LOWERINGS, GRAPH_LOWERINGS
 from bringup.graph.lowered import DataDependent, GraphLowering, LoweredGraph
-from bringup.graph.notes import note_of
+from bringup.graph.notes import notes_of
 from bringup.graph.program import (
     INTEGER,
     ConstantSpec,
@@ -304,9 +304,7 @@ class _Exporter:
         lowered = structure.lowered
         trace = lowered.call.trace
         launches = [step for step in structure.steps if isinstance(step, Launch)]
-        nodes = {node.name: node for node in self._traced.module.graph.nodes}
-        made = [dict.fromkeys(lowered.nodes[step] for step in origin) for origin in structure.origins]
-        notes = [note_of([nodes[name] for name in names]) for names in made]
+        notes = notes_of(self._traced.module.graph, lowered.nodes, structure.origins)
         held = [result for result in lowered.results if isinstance(result, Held)]
         touched = [tensor.memory for launch in launches for tensor in launch.buffers] + [r.memory for r in held]
         used = sorted({number for kind, number in touched if kind == "temporary"})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _TORCH = str(Path(torch.__file__).parent)
@@ -19,8 +19,17 @@ _TORCH = str(Path(torch.__file__).parent)
 _MOST = 6
 
 
+def notes_of(graph: Graph, names: Sequence[str], origins: Sequence[Sequence[int]]) -> list[str]:
+    """Describes each step of a fused graph; ``names``: nodes of the steps before, ``origins``: which became it."""
+    nodes = {node.name: node for node in graph.nodes}
+    made = [dict.fromkeys(names[step] for step in origin) for origin in origins]
+    return [note_of([nodes[name] for name in some if name in nodes]) for some in made]
+
+
 def note_of(nodes: Sequence[Node]) -> str:
     """Describes the nodes that became one kernel: ``addmm, relu: 1 × 8, 8 × 4 → 1 × 4 (net.py:12, layer fc)``."""
+    if not nodes:
+        return ""
     given = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
     inside = [n for node in nodes for n in node.all_input_nodes if n in nodes]
     made = [node for node in nodes if node not in inside] or list(nodes[-1:])
@@ -32,6 +41,16 @@ def note_of(nodes: Sequence[Node]) -> str:
     where = [*_some(places), *(f"layer {layer}" for layer in _some(layers))]
     text = f"{', '.join(_some(ops))}: {takes or 'nothing'} → {makes or 'nothing'}"
     return " ".join([text, *(f'"{words}"' for words in said), *([f"({', '.join(where)})"] if where else [])])
+
+
+def comment(text: str) -> str:
+    """A comment of one line, whatever the text: a model's names must not end it.
+
+    >>> comment('a */ b /* c' + chr(10) + 'd')
+    '/* a * / b / * c d */'
+    """
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"/* {words.replace('*/', '* /').replace('/*', '/ *').replace(chr(92), '/')} */"
 
 
 def source_line(node: Node) -> str:
@@ -50,7 +69,7 @@ def _layer(node: Node) -> str:
     names = [path for path, _ in stack.values() if path]
     if not names:
         return ""
-    name = re.sub(r"^L\['self'\]\.?|\['(\w+)'\]", r"\1", names[-1]).removeprefix("_modules.")
+    name = re.sub(r"^L\['\w+'\]\.?|\['(\w+)'\]", r"\1", names[-1]).removeprefix("_modules.")
     return _plain(name.replace("_modules.", "").replace("'].", "."))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,22 @@ class Net(nn.Module):
 X = torch.randn(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(autouse=True)
+def _modules_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo looks modules up by name."""
+    for name in ("net", "net0", "net1"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 def net(folder: Path, file: str = "net.py", ahead: str = "") -> nn.Module:
+    """A model from a file of its own."""
     path = folder / file
     path.write_text(ahead + SOURCE)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     torch.manual_seed(0)
     made: nn.Module = module.Net().eval()
@@ -103,3 +113,15 @@ def test_files_of_other_targets_do_not_change(tmp_path: Path) -> None:
         (tmp_path / str(n)).mkdir()
         paths.append(bringup.export(net(tmp_path / str(n), "net.py", ahead), (X,), out=tmp_path / f"{n}.bup"))
     assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_sources_of_a_devices_kernels_say_it(tmp_path: Path, device: str) -> None:
+    torch._dynamo.reset()
+    backend = bringup.Backend(mode="codegen", output_dir=tmp_path / "kernels")
+    model = nn.Sequential(net(tmp_path), nn.Linear(4, 4)).eval().to(device)
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(X.to(device))
+    texts = [path.read_text() for path in sorted((tmp_path / "kernels").iterdir())]
+    wanted = CONVOLUTION.replace("layer conv", "layer 0.conv, layer 0")
+    assert any(text.startswith(f"/* {wanted} */\n") for text in texts), [text.partition("\n")[0] for text in texts]
+    assert all(text.startswith("/* ") for text in texts)

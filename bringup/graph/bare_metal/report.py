@@ -141,7 +141,7 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
             )
         )
     sizes = {
-        "code": guest.sizes.code,
+        "code": guest.sizes.code or 0,
         "weights": guest.sizes.weights,
         "arena": guest.sizes.arena,
         "tensors": guest.sizes.tensors,

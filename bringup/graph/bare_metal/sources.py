@@ -10,6 +10,7 @@ import numpy as np
 from bringup.graph.bare_metal.kernels import Kernels, heading
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, Tensor, identifier, is_row_major
 from bringup.graph.memory_plan import ALIGNMENT, Life, MemoryPlan, plan_memory
+from bringup.graph.notes import comment
 from bringup.ir.dtypes import DType
 from bringup.targets.c_value import storage_of
 
@@ -170,16 +171,6 @@ int {name}_check(void) {{
   return sum != {sum_:#x}u || sums != {sums:#x}u;
 }}
 """
-
-
-def comment(text: str) -> str:
-    """A comment of one line, whatever the text: a model's names must not end it.
-
-    >>> comment('a */ b /* c' + chr(10) + 'd')
-    '/* a * / b / * c d */'
-    """
-    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return f"/* {words.replace('*/', '* /').replace('/*', '/ *').replace(chr(92), '/')} */"
 
 
 def checksum(data: bytes) -> tuple[int, int]:
