@@ -23,6 +23,11 @@ def _masked_number(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def _fused_attention(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What nn.MultiheadAttention calls in eval mode without gradients."""
+    return torch.ops.aten._native_multi_head_attention(x, x, x, 8, 2, *weights)
+
+
 # ---- what PyTorch hands over whole ----
 @pytest.mark.parametrize(
     ("make", "shapes"),
@@ -32,10 +37,11 @@ def _masked_number(x: torch.Tensor) -> torch.Tensor:
             lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, 0, "gelu", norm_first=True, batch_first=True),
             [(1, 3, 16)],
         ),
+        (lambda: _fused_attention, [(2, 5, 8), (24, 8), (24,), (8, 8), (8,)]),
         (lambda: torch.nn.Bilinear(4, 5, 3), [(2, 4), (2, 5)]),
         (lambda: _masked_number, [(3, 4)]),
     ],
-    ids=["encoder layer", "norm first", "bilinear", "masked number"],
+    ids=["encoder layer", "norm first", "attention", "bilinear", "masked number"],
 )
 def test_ops_without_a_lowering_are_taken_apart(make: Any, shapes: Any, numbers: Any, device: str) -> None:
     torch.manual_seed(0)
