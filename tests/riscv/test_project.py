@@ -257,6 +257,15 @@ def test_run_without_qemu_says_what_to_do(tmp_path: Path) -> None:
     )
 
 
+def test_without_gcc_it_builds_with_zig(tmp_path: Path) -> None:
+    compiler("zig")
+    bringup.export(nn.Linear(2, 2), (torch.randn(1, 2),), target="riscv", out=tmp_path, name="net")
+    words = ["make", "-C", str(tmp_path), "CROSS_COMPILE=no-such-", f"PYTHON={sys.executable}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "net.elf").exists()
+
+
 def test_the_code_alone_can_be_too_large(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 1,200: code"):
         bringup.export(nn.Linear(16, 16), (torch.randn(1, 16),), target="riscv", out=tmp_path, flash=1200)

@@ -68,12 +68,13 @@ def makefile(model: Model, options: BareMetal, ram: int, sizes: Sizes) -> str:
     roots = " square_root.c" if isa.startswith("rv32") else ""
     letters = f"-march={march.partition('_')[0]}"  # with more, gcc names the library of another core
     return f"""# {name} for {isa}. With another compiler:
-#   make CROSS_COMPILE=riscv64-unknown-elf-                   gcc (the default)
+#   make CROSS_COMPILE=riscv64-unknown-elf-                   gcc (the default, where it is)
 #   make CC="clang --target={zig}-unknown-elf -fuse-ld=lld"
-#   make CC="python3 -m ziglang cc"                           clang, from pip install ziglang
+#   make CC="python3 -m ziglang cc"                           clang, from pip install ziglang (the default elsewhere)
 CROSS_COMPILE ?= riscv64-unknown-elf-
+PYTHON ?= python3
 ifeq ($(origin CC),default)
-CC := $(CROSS_COMPILE)gcc
+CC := $(if $(shell command -v $(CROSS_COMPILE)gcc),$(CROSS_COMPILE)gcc,$(PYTHON) -m ziglang cc)
 endif
 ifneq ($(findstring zig,$(CC)),)
 CORE := -target {zig}-freestanding-none -mcpu={features} -mabi={abi} -fno-sanitize=all
