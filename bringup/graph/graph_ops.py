@@ -24,6 +24,7 @@ from bringup.lowering import (
 )
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
+from bringup.lowering.inverse import inverse
 from bringup.lowering.registry import Lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
@@ -59,6 +60,7 @@ def assert_async(call: Call, self: Tensor, *_: Any) -> None:
 
 
 FILE_LOWERINGS |= {"aten::_assert_async": assert_async, "aten::_assert_async.msg": assert_async}
+FILE_LOWERINGS["aten::linalg_inv_ex"] = inverse
 
 
 # ---- memory and what is in it at first ----

@@ -20,8 +20,8 @@ _FAMILIES = (
     ),
     (
         ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "geqrf", "triangular_solve", "logdet", "slogdet"),
-        "factorisations and solvers run on the host only; of a constant matrix compute the result beforehand, as a "
-        "buffer of the model",
+        "factorisations and solvers run on the host only; small systems can be solved by torch.linalg.inv(a) @ b, and "
+        "what belongs to a constant matrix can be computed beforehand, as a buffer of the model",
     ),
     (
         ("complex", "polar", "view_as_complex", "view_as_real", "_conj"),

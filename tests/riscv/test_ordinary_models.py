@@ -107,6 +107,9 @@ CASES: dict[str, tuple[Any, ...]] = {
         Calls(lambda module, x: module.log_prob(x), nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4])),
         R(2, 8),
     ),
+    "inverse": (torch.linalg.inv, R(2, 3, 5, 5)),
+    "inverse by other rows": (torch.inverse, torch.eye(4)[[2, 0, 3, 1]] * 2),
+    "inverse, double": (torch.linalg.inv, R(7, 7).double()),
     "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), R(2, 3)),
 }
 
@@ -128,6 +131,8 @@ SOME = (
     "embedding bag",
     "scatter_add",
     "searchsorted",
+    "inverse",
+    "inverse by other rows",
 )
 
 
@@ -162,7 +167,7 @@ def test_ordinary_models_run_exported(names: Sequence[str]) -> None:
         torch.testing.assert_close(ours_, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("name", ["encoder layer, norm first", "one_hot", "bilinear", "masked number"])
+@pytest.mark.parametrize("name", ["encoder layer, norm first", "one_hot", "bilinear", "masked number", "inverse"])
 def test_ordinary_models_run_compiled(name: str) -> None:
     torch._dynamo.reset()
     model, *inputs = CASES[name]
@@ -184,6 +189,18 @@ def test_an_assertion_is_checked_in_the_guest_and_says_what_is_wrong() -> None:
         guest([I([-1, 0]).numpy()])
 
 
+def test_a_matrix_without_an_inverse_is_an_error_in_the_guest() -> None:
+    torch._dynamo.reset()
+    layer = nn.Linear(3, 3)  # weights beside the graph's token
+    model = Calls(lambda layer, x: layer(torch.linalg.inv(x)), layer)
+    compiled = torch.compile(model, backend=bringup.Backend(target="riscv"))
+    x = torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 4]])
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+        with pytest.raises(IndexError, match=r"assertion is false.*linalg.inv: the matrix is singular"):
+            compiled(torch.ones(3, 3))
+
+
 @pytest.mark.parametrize("repeats", [1, 4])
 def test_a_bad_index_into_one_element_is_found(repeats: int) -> None:
     """Its position moves nothing, so that passes could lose it."""
@@ -198,7 +215,7 @@ def test_a_bad_index_into_one_element_is_found(repeats: int) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
-    "inv": (torch.linalg.inv, (R(3, 3),), r"linalg_inv_ex.*\n(.*\n)*  factorisations and solvers run on the host only"),
+    "large inv": (torch.linalg.inv, (R(99, 99),), r"matrices of 99 × 99 are too large.*\n(.*\n)*  factorisations and"),
     "solve": (torch.linalg.solve, (R(3, 3), R(3, 2)), r"_linalg_solve_ex.*\n(.*\n)*  factorisations and solvers"),
     "svd": (lambda x: torch.linalg.svd(x).S, (R(3, 3),), r"_linalg_svd.*\n(.*\n)*  factorisations and solvers"),
     "fft": (lambda x: torch.fft.fft(x).abs(), (R(8),), r"_fft_r2c.*\n(.*\n)*  a Fourier transform runs on the host"),
@@ -224,10 +241,11 @@ def test_one_hot_without_a_number_of_classes_is_refused_in_words(tmp_path: Path)
 
 def test_the_way_out_of_a_solver_leaves_the_rest_compiled() -> None:
     torch._dynamo.reset()
-    invert = torch.compiler.disable(torch.linalg.inv)
+    factored = torch.compiler.disable(torch.linalg.cholesky)
 
     def model(x: torch.Tensor) -> torch.Tensor:
-        return invert(x @ x.T + torch.eye(3)) @ (x * 2)
+        result: torch.Tensor = factored(x @ x.T + torch.eye(3)) @ (x * 2)
+        return result
 
     x = R(3, 3)
     backend = bringup.Backend(target="riscv")
