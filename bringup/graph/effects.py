@@ -18,9 +18,9 @@ SINGULAR = "linalg.inv: the matrix is singular"
 
 def inverse(matrix: Tensor) -> Tensor:
     """``linalg.inv`` as its op without a check, and an assertion."""
-    made, info = _aten.linalg_inv_ex.default(matrix)
-    _aten._assert_async.msg(torch.all(info == 0), SINGULAR)
-    return made
+    found: tuple[Tensor, Tensor] = _aten.linalg_inv_ex.default(matrix)
+    _aten._assert_async.msg(torch.all(found[1] == 0), SINGULAR)
+    return found[0]
 
 
 def token_count(module: GraphModule) -> int:

@@ -213,7 +213,8 @@ class _Exporter:
         try:
             lowered = GraphLowering(graph, self._device, _find, sizes, self._traced_on).lowered
         except (NotImplementedError, DataDependent, UnknownSize) as error:
-            ways = ways_out(error.op for error in [error] if isinstance(error, DataDependent) and error.op is not None)
+            op = error.op if isinstance(error, DataDependent) else None
+            ways = ways_out([op] if op is not None else [])
             raise ExportError("\n".join([f"the graph cannot be lowered{shown}: {error}", *ways])) from error
         if lowered.eager:
             raise ExportError(_without_kernel(lowered, shown))

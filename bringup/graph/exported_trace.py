@@ -107,7 +107,7 @@ def _data_dependence_in_words() -> Iterator[None]:
 
 
 def _check_effects(program: ExportedProgram) -> None:
-    """Refuses ops that PyTorch keeps in order by tokens, such as the checks of linalg.inv, by their names."""
+    """Refuses ops that PyTorch keeps in order by tokens, such as the checks of linalg.solve, by their names."""
     held = [node for node in program.graph.nodes if str(node.target) == "with_effects"]
     if not held:
         return
