@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import bringup
+from bringup.kit.riscv_command import spec_of
 from bringup.riscv import MachineSpec, Program, runtime, toolchain
-from bringup.riscv.command import spec_of
 from tests.fork_server import run_bringup
 from tests.riscv.firmware_programs import build
 

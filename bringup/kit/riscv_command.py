@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bringup.riscv import MACHINES, Compute, Device, Echo, Gemm, GuestError, MachineSpec, Program, open_machine
+if TYPE_CHECKING:  # the other commands need not wait for NumPy
+    from bringup.riscv import Device, MachineSpec, Program
 
-_DEVICES: dict[str, type[Device]] = {"gemm": Gemm, "echo": Echo, "compute": Compute}
 _RAM = 64 << 20
 _LETTERS = "mafdcv"
 
@@ -30,21 +30,22 @@ def riscv_application() -> typer.Typer:
 def run(
     program: Annotated[Path, typer.Argument(help="An ELF file, or the folder of an exported project that was built.")],
     vector: Annotated[int, typer.Option(help="Bits of a vector register, where the program has vectors.")] = 128,
-    machine: Annotated[str, typer.Option(help=f"The emulator: {', '.join(MACHINES)}.")] = "interpreter",
+    machine: Annotated[str, typer.Option(help="The emulator: interpreter, qemu or unicorn.")] = "interpreter",
     device: Annotated[
         list[str] | None, typer.Option(metavar="NAME@ADDRESS", help="gemm@0x10320000, echo@…, compute@…: attach it.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long it may run.")] = 60.0,
 ) -> None:
     """Run a program in an emulator: its output, its exit code, and how many instructions it took (on stderr)."""
+    from bringup.riscv import GuestError, Program, open_machine
+
     try:
         attached = dict(_device(text) for text in device or ())
         path = elf_in(program)
-        data = path.read_bytes()
-        loaded = Program(data)
+        loaded = Program(path)
         if not loaded.segments:
             raise ValueError(f"{path} has nothing to load: is it an object file that was not linked?")
-        with open_machine(machine, data, spec_of(loaded, vector), attached) as guest:
+        with open_machine(machine, path, spec_of(loaded, vector), attached) as guest:
             try:
                 stop = guest.run(seconds=seconds)
             finally:
@@ -54,8 +55,7 @@ def run(
     except GuestError as error:
         _fail(str(error), 1)
     except (OSError, ValueError, RuntimeError) as error:
-        # A program from memory has no name; the user gave one.
-        _fail(str(error).replace("the program is", f"{program} is").replace("the program has", f"{program} has"), 2)
+        _fail(str(error), 2)
     if stop.reason == "idle":
         _fail(f"{program} waits for an interrupt (wfi) that no device will raise, after {took:,} instructions", 1)
     code = sum(symbol.size for symbol in loaded.symbols if symbol.is_function)
@@ -81,6 +81,8 @@ def elf_in(path: Path) -> Path:
 
 def spec_of(program: Program, vector: int = 128) -> MachineSpec:
     """The machine that a program says it needs (``.riscv.attributes``), with room for all of it."""
+    from bringup.riscv import MachineSpec
+
     told = re.search(rb"rv(32|64)[a-z0-9_]+", program.section(".riscv.attributes"))
     if told is None:  # not said: as much as we have
         isa = "rv64gcv" if program.xlen == 64 else "rv32imfc"
@@ -104,11 +106,14 @@ def _device(text: str) -> tuple[int, Device]:
     >>> _device("gemm@0x10320000")[0] == 0x10320000
     True
     """
+    from bringup.riscv import Compute, Echo, Gemm
+
+    devices: dict[str, type[Device]] = {"gemm": Gemm, "echo": Echo, "compute": Compute}
     name, _, address = text.partition("@")
-    if name not in _DEVICES or not re.fullmatch(r"0x[0-9a-fA-F]+|\d+", address):
-        known = ", ".join(f"{one}@ADDRESS" for one in _DEVICES)
+    if name not in devices or not re.fullmatch(r"0x[0-9a-fA-F]+|\d+", address):
+        known = ", ".join(f"{one}@ADDRESS" for one in devices)
         raise ValueError(f"--device {text} reads unlike gemm@0x10320000; there are {known}")
-    return int(address, 0), _DEVICES[name]()
+    return int(address, 0), devices[name]()
 
 
 def _fail(message: str, status: int) -> None:
