@@ -20,8 +20,8 @@ _FAMILIES = (
     ),
     (
         ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "geqrf", "triangular_solve", "logdet", "slogdet"),
-        "factorisations and solvers run on the host only; small systems can be solved by torch.linalg.inv(a) @ b, and "
-        "what belongs to a constant matrix can be computed beforehand, as a buffer of the model",
+        "factorisations and solvers run on the host only, but for linalg.inv and linalg.solve of small matrices; what "
+        "belongs to a constant matrix can be computed beforehand, as a buffer of the model",
     ),
     (
         ("complex", "polar", "view_as_complex", "view_as_real", "_conj"),
@@ -38,7 +38,7 @@ def ways_out(ops: Iterable[Any]) -> list[str]:
     """What to do instead of some ops: a line for each family among them, then the one that always works.
 
     >>> ways_out([torch.ops.aten._linalg_det.default])[0].partition(";")[0]
-    '  factorisations and solvers run on the host only'
+    '  factorisations and solvers run on the host only, but for linalg.inv and linalg.solve of small matrices'
     >>> ways_out([torch.ops.aten.nonzero.default])[0][:21]
     '  results with as man'
     >>> ways_out([])

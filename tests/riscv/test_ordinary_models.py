@@ -110,6 +110,9 @@ CASES: dict[str, tuple[Any, ...]] = {
     "inverse": (torch.linalg.inv, R(2, 3, 5, 5)),
     "inverse by other rows": (torch.inverse, torch.eye(4)[[2, 0, 3, 1]] * 2),
     "inverse, double": (torch.linalg.inv, R(7, 7).double()),
+    "solve": (torch.linalg.solve, R(2, 4, 4), R(2, 4, 3)),
+    "solve, vectors": (torch.linalg.solve, R(2, 4, 4), R(2, 4)),
+    "solve from the right": (lambda a, b: torch.linalg.solve(a, b, left=False), R(4, 4), R(3, 4)),
     "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), R(2, 3)),
 }
 
@@ -133,6 +136,7 @@ SOME = (
     "searchsorted",
     "inverse",
     "inverse by other rows",
+    "solve from the right",
 )
 
 
@@ -167,7 +171,9 @@ def test_ordinary_models_run_exported(names: Sequence[str]) -> None:
         torch.testing.assert_close(ours_, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("name", ["encoder layer, norm first", "one_hot", "bilinear", "masked number", "inverse"])
+@pytest.mark.parametrize(
+    "name", ["encoder layer, norm first", "one_hot", "bilinear", "masked number", "inverse", "solve"]
+)
 def test_ordinary_models_run_compiled(name: str) -> None:
     torch._dynamo.reset()
     model, *inputs = CASES[name]
@@ -216,7 +222,7 @@ def test_a_bad_index_into_one_element_is_found(repeats: int) -> None:
 
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     "large inv": (torch.linalg.inv, (R(99, 99),), r"matrices of 99 × 99 are too large.*\n(.*\n)*  factorisations and"),
-    "solve": (torch.linalg.solve, (R(3, 3), R(3, 2)), r"_linalg_solve_ex.*\n(.*\n)*  factorisations and solvers"),
+    "cholesky": (torch.linalg.cholesky, (torch.eye(3),), r"linalg_cholesky_ex.*\n(.*\n)*  factorisations and solvers"),
     "svd": (lambda x: torch.linalg.svd(x).S, (R(3, 3),), r"_linalg_svd.*\n(.*\n)*  factorisations and solvers"),
     "fft": (lambda x: torch.fft.fft(x).abs(), (R(8),), r"_fft_r2c.*\n(.*\n)*  a Fourier transform runs on the host"),
     "complex": (lambda a, b: torch.complex(a, b).abs(), (R(3), R(3)), r"complex numbers have no kernels; compute with"),
