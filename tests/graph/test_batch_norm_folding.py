@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 _kept: list[GraphProgram] = []
 
 
-@export_target("folding_of_this_test", folds_batch_norms=True)
+@export_target("test_of_folding", folds_batch_norms=True)
 def _keep(program: GraphProgram, constants: Sequence[memoryview], out: Path, **options: Any) -> None:
     _kept.append(program)
 
@@ -122,7 +122,7 @@ def test_norms_are_folded_where_that_is_right(name: str, tmp_path: Path, device:
     torch.manual_seed(0)
     model, inputs, count = CASES[name]()
     model.eval()
-    bringup.export(model, inputs, target="folding_of_this_test", out=tmp_path / "unused")
+    bringup.export(model, inputs, target="test_of_folding", out=tmp_path / "unused")
     assert _kept.pop().folded_norms == count
     found = bringup.load(bringup.export(model, inputs, out=tmp_path / "m.bup", fold_batch_norm=True))(*inputs)
     exact = copy.deepcopy(model).double()(*(tensor.double() for tensor in inputs))
@@ -150,5 +150,5 @@ def test_a_driver_keeps_its_bits_unless_asked(tmp_path: Path, device: str) -> No
 
 def test_training_norms_are_left_alone(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).train()
-    bringup.export(model, (R(4, 2, 5, 5),), target="folding_of_this_test", out=tmp_path / "unused")
+    bringup.export(model, (R(4, 2, 5, 5),), target="test_of_folding", out=tmp_path / "unused")
     assert _kept.pop().folded_norms == 0
