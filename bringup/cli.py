@@ -57,6 +57,9 @@ def app() -> typer.Typer:
     from bringup.kit.ops_command import ops_application
 
     application.add_typer(ops_application(), name="ops")
+    from bringup.kit.riscv_command import riscv_application
+
+    application.add_typer(riscv_application(), name="riscv")
     application.callback()(_options)
     return application
 

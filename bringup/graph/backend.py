@@ -18,6 +18,7 @@ from bringup.graph.keyed_dropout import use_keys
 from bringup.graph.lowered import DataDependent
 from bringup.graph.modes import MODES, graph_text, ir_text, write_sources
 from bringup.graph.needless_copies import remove_needless_copies
+from bringup.graph.notes import notes_of
 from bringup.graph.offloaded import OffloadedGraph
 from bringup.graph.quantized_rewrite import with_integer_ops
 from bringup.graph.symbols import UnknownSize
@@ -192,13 +193,15 @@ class Backend:
         if graph is None:
             return make_boxed_func(module.forward)
         self.graphs.append(graph)
-        steps = graph.structures[0].steps
+        structure = graph.structures[0]
+        steps = structure.steps
         if self.verbose:
             print(graph_text(module))
         if self.verbose or self.mode == "compile":
             print(ir_text(steps))
         if self.output_dir is not None:
-            written = write_sources(steps, driver_of(graph.device.index).driver, self.output_dir, name)
+            notes = notes_of(module.graph, structure.lowered.nodes, structure.origins)
+            written = write_sources(steps, driver_of(graph.device.index).driver, self.output_dir, name, notes)
             if self.verbose:
                 print("\n".join(map(str, written)))
         return make_boxed_func(run if self.mode == "simulate" else module.forward)

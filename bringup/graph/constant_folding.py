@@ -88,7 +88,7 @@ class _Folding:
         for node in wanted:
             with self._graph.inserting_before(first):
                 placeholder = self._graph.placeholder(f"folded_{node.name}")
-            placeholder.meta = {"val": node.meta["val"]}
+            placeholder.meta = {key: node.meta[key] for key in ("val", "called") if key in node.meta}
             node.replace_all_uses_with(placeholder)
             made[placeholder.name] = _laid_out(self._values[node], node.meta["val"])
         return made

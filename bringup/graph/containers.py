@@ -1,4 +1,5 @@
-"""Arguments and results as trees of tuples, lists and dicts: what a file can hold of PyTorch's pytrees.
+"""Arguments and results as trees of tuples, lists and dicts: what a file can hold of PyTorch's pytrees. A tuple whose
+elements have names, as of ``torch.topk``, is a plain one.
 
 A tree is a nested list: ["tuple", …], ["list", …], ["dict", [key, tree], …]; a leaf is a Python tuple (kind, value).
 """
@@ -22,8 +23,8 @@ def tree_of(value: Any, leaf: Callable[[Any], Leaf]) -> Any:
     >>> tree_of({"a": (1, None)}, lambda x: ("value", x))
     ['dict', ['a', ['tuple', ('value', 1), ('value', None)]]]
     """
-    if type(value) is tuple or type(value) is list:
-        return [type(value).__name__, *(tree_of(part, leaf) for part in value)]
+    if isinstance(value, tuple) or type(value) is list:
+        return ["tuple" if isinstance(value, tuple) else "list", *(tree_of(part, leaf) for part in value)]
     if type(value) in (dict, OrderedDict):
         wrong = [key for key in value if type(key) not in (str, int)]
         if wrong:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bringup.lowering import composed
+from bringup.lowering import composed, transformer
 
 
 def _with_bias(gates: Tensor, bias: Tensor | None) -> Tensor:
@@ -117,6 +117,40 @@ def lstm(theirs: Callable[..., Any], x: Tensor, states: Any, *others: Any, **nam
     return output, *(one.reshape(state.shape) for one, state in zip(last, states))
 
 
+def trilinear(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    expand_a: Sequence[int],
+    expand_b: Sequence[int],
+    expand_c: Sequence[int],
+    summed: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Sums the product of three tensors, each with new dimensions of 1 where ``expand`` says: nn.Bilinear is one."""
+    parts = []
+    for factor, dims in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        for dim in sorted(dims):
+            factor = factor.unsqueeze(dim)
+        parts.append(factor)
+    return torch.mul(parts[0], parts[1]).mul(parts[2]).sum(list(summed))
+
+
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any, **__: Any
+) -> Tensor:
+    """Writes one number wherever a mask is true, as in ``x[x > 0] = 1``, however many places those are."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # asks without a guard
+
+    given = [index for index in indices if index is not None]
+    masked = len(given) == 1 and given[0].dtype is torch.bool and not accumulate
+    if not masked or not statically_known_true(values.numel() == 1):
+        return NotImplemented  # type: ignore[no-any-return]
+    first = next(n for n, index in enumerate(indices) if index is not None)
+    mask = given[0].reshape([*given[0].shape, *(1 for _ in x.shape[first + given[0].ndim :])])
+    return torch.where(mask, values.reshape(()), x)
+
+
 #: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.
 OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_lstm_cell.default: lstm_cell,
@@ -126,6 +160,10 @@ OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.mkldnn_rnn_layer.default: onednn_lstm_layer,
     torch.ops.aten._embedding_bag_backward.default: embedding_bag_backward,
     torch.ops.aten.linalg_vector_norm.default: vector_norm,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer.encoder_layer,
+    torch.ops.aten._native_multi_head_attention.default: transformer.multi_head_attention,
+    torch.ops.aten._trilinear.default: trilinear,
+    torch.ops.aten.index_put.default: index_put,
 }
 
 

@@ -27,7 +27,8 @@ Write = Callable[..., None]
 HOST = "host"
 _HOST_DRIVER = "sim"
 
-_registered: dict[str, Write] = {}
+#: Name → who writes, and whether batch norms become part of weights if nobody says.
+_registered: dict[str, tuple[Write, bool]] = {}
 #: Targets that come with bringup: the module that registers each.
 _OURS = {"riscv": "bringup.graph.riscv"}
 
@@ -39,15 +40,17 @@ class ExportTarget:
     name: str
     device: torch.device
     write: Write
+    folds_batch_norms: bool = False
 
 
-def export_target(name: str) -> Callable[[Write], Write]:
-    """Registers a function that writes models for a target of this name."""
+def export_target(name: str, folds_batch_norms: bool = False) -> Callable[[Write], Write]:
+    """Registers a function that writes models for a target of this name; ``folds_batch_norms``: what ``export`` does
+    with norms in evaluation unless it is told."""
 
     def register(write: Write) -> Write:
         if name in _registered or name == HOST or name in (driver.name for driver in runtime.active_drivers()):
             raise ValueError(f"there is a target '{name}' already")
-        _registered[name] = write
+        _registered[name] = write, folds_batch_norms
         return write
 
     return register
@@ -72,7 +75,8 @@ def find_target(name: str | None) -> ExportTarget:
     if name in _OURS:
         importlib.import_module(_OURS[name])
     if name in _registered:  # it needs some device whose kernels can be lowered
-        return ExportTarget(name, kernel_device(runtime.device()), _registered[name])
+        write, folds = _registered[name]
+        return ExportTarget(name, kernel_device(runtime.device()), write, folds)
     if name == HOST and _HOST_DRIVER not in drivers:
         raise ValueError(
             f"target 'host' is this machine's CPU, behind the driver '{_HOST_DRIVER}', and active is "

@@ -17,14 +17,16 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from bringup.graph.batch_norm_folding import fold_batch_norms
 from bringup.graph.constant_folding import fold_constants
 from bringup.graph.containers import OtherContainer, tree_of
 from bringup.graph.export_targets import find_target, is_driver
 from bringup.graph.exported_dims import name_of, open_dimensions
 from bringup.graph.exported_sizes import sizes_to_try
 from bringup.graph.exported_trace import ExportError, TracedModel, show_aliases, trace
-from bringup.graph.graph_ops import GRAPH_LOWERINGS
+from bringup.graph.graph_ops import FILE_LOWERINGS, GRAPH_LOWERINGS
 from bringup.graph.lowered import DataDependent, GraphLowering, LoweredGraph
+from bringup.graph.notes import notes_of
 from bringup.graph.program import (
     INTEGER,
     ConstantSpec,
@@ -42,6 +44,7 @@ from bringup.graph.quantized_rewrite import rewrite_quantized
 from bringup.graph.structure import GraphStructure, bits_of, structure_of
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.values import DTYPE_CODES, Held, Memory, NumberSource
+from bringup.graph.ways_out import ways_out
 from bringup.ir.index import Index, Size, substitute
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
@@ -65,6 +68,7 @@ def export(
     out: str | PathLike[str],
     target: str | None = None,
     dynamic_shapes: Any = None,
+    fold_batch_norm: bool | None = None,
     **options: Any,
 ) -> Path:
     """Writes a model for a target: ``"host"``, a driver (default: the active one), or who registered as a target.
@@ -74,6 +78,8 @@ def export(
 
     ``args`` and ``kwargs`` are an example call; ``dynamic_shapes`` says which of its sizes are open, as
     torch.export.export takes it. Call ``model.eval()`` first, unless the file is to train its batch norms and drop out.
+    ``fold_batch_norm``: norms in evaluation become part of the weights before them, in other bits; None: as the
+    target prefers.
     Other keywords are options of the target: docs/riscv.md has those of "riscv".
     """
     if not isinstance(model, nn.Module):
@@ -86,17 +92,23 @@ def export(
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
     with torch.no_grad():
         traced = trace(model, args, kwargs or {}, dynamic_shapes, found.device)
-        program, constants = program_of(traced, found.device, found.name, dynamic_shapes)
+        fold = found.folds_batch_norms if fold_batch_norm is None else fold_batch_norm
+        program, constants = program_of(traced, found.device, found.name, dynamic_shapes, fold_batch_norm=fold)
         examples = [leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)]
         found.write(program, [constant_bytes(tensor) for tensor in constants], path, examples=examples, **options)
     return path
 
 
 def program_of(
-    traced: TracedModel, device: torch.device, target: str, dynamic_shapes: Any = None, traced_on: str | None = None
+    traced: TracedModel,
+    device: torch.device,
+    target: str,
+    dynamic_shapes: Any = None,
+    traced_on: str | None = None,
+    fold_batch_norm: bool = False,
 ) -> tuple[GraphProgram, list[Tensor]]:
     """A traced model as a program, and its constants; ``traced_on``: the device of its tensors, if it is another."""
-    return _Exporter(traced, device, target, dynamic_shapes, traced_on).program()
+    return _Exporter(traced, device, target, dynamic_shapes, traced_on, fold_batch_norm).program()
 
 
 @cache
@@ -110,7 +122,7 @@ def _lowerings() -> dict[str, tuple[Lowering, int]]:
 
 
 def _find(op: str) -> tuple[Lowering, int] | None:
-    definition = GRAPH_LOWERINGS.get(op)
+    definition = GRAPH_LOWERINGS.get(op) or FILE_LOWERINGS.get(op)
     if definition is not None:
         return definition, _ALL_ARGUMENTS
     if op in LOWERINGS and op not in _lowerings():
@@ -126,14 +138,20 @@ class _Exporter:
     """From a traced model to a program."""
 
     def __init__(
-        self, traced: TracedModel, device: torch.device, target: str, dynamic_shapes: Any, traced_on: str | None = None
+        self,
+        traced: TracedModel,
+        device: torch.device,
+        target: str,
+        dynamic_shapes: Any,
+        traced_on: str | None,
+        fold_batch_norm: bool,
     ) -> None:
         from bringup.lowering import activation
 
         self._traced, self._device, self._target = traced, device, target
         self._resolver: Resolver = activation.active[0]
         self._dynamic_shapes = dynamic_shapes
-        self._traced_on = traced_on
+        self._traced_on, self._fold_batch_norm = traced_on, fold_batch_norm
         #: A file for a driver is one whose kernels compile here; other targets have compilers of their own.
         self._checks = is_driver(target)
         self._names: dict[str, str] = {}
@@ -143,8 +161,11 @@ class _Exporter:
         """The program and the values of its constants."""
         traced, graph = self._traced, self._traced.module.graph
         rewrite_quantized(graph, {n: t for n, t in traced.constants.items() if n not in traced.updates})
+        named = {name: traced.names.get(name, name) for name in traced.constants if name not in traced.updates}
+        norms = fold_batch_norms(graph, named) if self._fold_batch_norm else 0
         constants = fold_constants(graph, traced.constants, frozenset(traced.updates))
         places = [node for node in graph.nodes if node.op == "placeholder"]
+        traced.names.update({node.name: node.meta["called"] for node in places if "called" in node.meta})
         self._inputs = [node for node in places if node.name not in constants]
         self._assertions = _taken_out(graph)
         show_aliases(graph)
@@ -164,6 +185,7 @@ class _Exporter:
             takes=self._takes(),
             gives=self._gives(first),
             updates=tuple((order.index(name), n) for n, name in enumerate(traced.updates)),
+            folded_norms=norms,
         )
         return program, [constants[name] for name in order]
 
@@ -191,7 +213,9 @@ class _Exporter:
         try:
             lowered = GraphLowering(graph, self._device, _find, sizes, self._traced_on).lowered
         except (NotImplementedError, DataDependent, UnknownSize) as error:
-            raise ExportError(f"the graph cannot be lowered{shown}: {error}") from error
+            op = error.op if isinstance(error, DataDependent) else None
+            ways = ways_out([op] if op is not None else [])
+            raise ExportError("\n".join([f"the graph cannot be lowered{shown}: {error}", *ways])) from error
         if lowered.eager:
             raise ExportError(_without_kernel(lowered, shown))
         # PyTorch traces as if no open size were below 2; kernels must be right in the range that was asked for.
@@ -281,6 +305,7 @@ class _Exporter:
         lowered = structure.lowered
         trace = lowered.call.trace
         launches = [step for step in structure.steps if isinstance(step, Launch)]
+        notes = notes_of(self._traced.module.graph, lowered.nodes, structure.origins)
         held = [result for result in lowered.results if isinstance(result, Held)]
         touched = [tensor.memory for launch in launches for tensor in launch.buffers] + [r.memory for r in held]
         used = sorted({number for kind, number in touched if kind == "temporary"})
@@ -305,7 +330,7 @@ class _Exporter:
             number_guards=tuple(trace.scalar_guards),
             numbers=tuple(self._formula(self._number(source)) for source in lowered.numbers),
             temporaries=tuple(self._formula(t.numel * t.dtype.size) for t in temporaries),
-            calls=tuple(self._call(launch, place) for launch in launches),
+            calls=tuple(self._call(launch, place, note) for launch, note in zip(launches, notes)),
             results=tuple(results),
             draws=lowered.random_calls,
         )
@@ -321,7 +346,7 @@ class _Exporter:
             raise ExportError("the model takes a number from a tensor on the CPU, while it runs on a device")
         return source.formula
 
-    def _call(self, launch: Launch, place: Callable[[Memory], Memory]) -> KernelCall:
+    def _call(self, launch: Launch, place: Callable[[Memory], Memory], note: str) -> KernelCall:
         kernel = launch.kernel
         assert isinstance(kernel, Kernel), "lowerings of loops make no foreign kernels"
         number, _ = self._kernels.setdefault(kernel_text(kernel), (len(self._kernels), kernel))
@@ -329,7 +354,7 @@ class _Exporter:
         params = []
         for param, given in zip(kernel.params, launch.params):
             params.append(_given(given, param.dtype))
-        return KernelCall(number, buffers, self._formulas(launch.sizes), tuple(params))
+        return KernelCall(number, buffers, self._formulas(launch.sizes), tuple(params), note)
 
 
 def _given(given: Number | str | int, dtype: Any) -> Given:
@@ -359,8 +384,15 @@ def _plain(value: Any, what: str) -> Any:
 
 
 def _tree(value: Any, leaf: Callable[[Any], tuple[str, Any]], what: str) -> Any:
+    """The tree of a value whose leaves are numbers: those of arguments or results."""
+
+    def numbered(place: Any) -> tuple[str, Any]:
+        if type(place) is not int:
+            raise OtherContainer(f"a {type(place).__name__}; there are tuples, lists and dicts in a file")
+        return leaf(place)
+
     try:
-        return tree_of(value, leaf)
+        return tree_of(value, numbered)
     except OtherContainer as error:
         raise ExportError(f"{what}: {error}") from error
 
@@ -386,7 +418,7 @@ def _without_kernel(lowered: LoweredGraph, shown: str) -> str:
         lines.append(f"  {call.name}: {call.target}: {call.reason}")
         if call.stack:
             lines.append("    " + call.stack.strip().replace("\n", "\n    "))
-    return "\n".join(lines)
+    return "\n".join([*lines, *ways_out(call.target for call in lowered.eager.values())])
 
 
 def constant_bytes(tensor: Tensor) -> memoryview:

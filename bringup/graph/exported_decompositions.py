@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bringup.graph.decompositions import decompositions
+from bringup.graph.effects import inverse, solve
 
 
 def batch_norm_in_evaluation(
@@ -70,6 +71,9 @@ def table() -> dict[Any, Callable[..., Any]]:
         **composite,
         **decompositions(),
         aten._native_batch_norm_legit_no_training.default: batch_norm_in_evaluation,
+        aten.linalg_inv.default: inverse,
+        aten.inverse.default: inverse,
+        aten.linalg_solve.default: solve,
         # PyTorch keeps these two whole, for backends that want to see them so.
         aten.upsample_bilinear2d.vec: upsample_bilinear,
         aten.upsample_nearest2d.vec: upsample_nearest,

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from bringup.graph.exported_decompositions import table
 from bringup.graph.exported_dims import without_ones
+from bringup.graph.ways_out import ways_out
 
 
 class ExportError(RuntimeError):
@@ -61,9 +62,10 @@ def trace(
     parameters = _positional(model)
     example = without_ones(args, kwargs, parameters, dynamic_shapes)
     given, named = pytree.tree_map_only(Tensor, lambda t: _example(t, home), example)
-    with torch.no_grad(), _plain_attention():
+    with torch.no_grad(), _plain_attention(), _data_dependence_in_words():
         program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
         on_device = _moved(program, device).run_decompositions(table())
+    _check_effects(on_device)
     return _read(on_device, parameters, device)
 
 
@@ -83,6 +85,39 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def _data_dependence_in_words() -> Iterator[None]:
+    """What torch.export raises where data decide sizes or the way through the model, with the way out of it."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        what = "how the model goes on" if isinstance(error, DataDependentOutputException) else "how much it gives"
+        text = f"{error.func}: {what} depends on the data"
+        raise ExportError("\n".join([text, *ways_out([error.func])])) from error
+    except GuardOnDataDependentSymNode as error:
+        raise ExportError(
+            f"a size or a branch of the model depends on the data ({error.cond}): say it as a number, as in "
+            "F.one_hot(x, num_classes=10), or choose with torch.where"
+        ) from error
+
+
+def _check_effects(program: ExportedProgram) -> None:
+    """Refuses ops that PyTorch keeps in order by tokens, such as the checks of linalg.solve, by their names."""
+    held = [node for node in program.graph.nodes if str(node.target) == "with_effects"]
+    if not held:
+        return
+    ops = [node.args[1] for node in held]
+    others = [n.target for n in program.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    solvers = [op for op in others if "linalg" in str(op)]
+    named = dict.fromkeys(str(op) for op in [*solvers, *ops])
+    lines = [f"the model has ops without a kernel, and a file can hold nothing else: {', '.join(named)}"]
+    lines += [f"    {stack.strip()}" for stack in dict.fromkeys(n.meta.get("stack_trace") or "" for n in held) if stack]
+    raise ExportError("\n".join([*lines, *ways_out(ops)]))
 
 
 def _moved(program: ExportedProgram, device: torch.device) -> ExportedProgram:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bringup.ir.dtypes import int64
-from bringup.ir.expr import Expr, Fma, const
+from bringup.ir.dtypes import boolean, int64
+from bringup.ir.expr import AsIndex, Expr, Fma, Where, binary, const
 from bringup.lowering import (
     attention,
     attention_backward,
@@ -24,12 +24,15 @@ from bringup.lowering import (
 )
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
+from bringup.lowering.inverse import inverse
 from bringup.lowering.registry import Lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
 #: Functional overload → its definition.
 GRAPH_LOWERINGS: dict[str, Lowering] = {}
+#: Ops that graphs with a device at hand run as ordinary ones, and that a file must hold as kernels.
+FILE_LOWERINGS: dict[str, Lowering] = {}
 
 
 def _for(*overloads: str) -> Any:
@@ -43,6 +46,21 @@ def _for(*overloads: str) -> Any:
 
 def _number(value: bool | int | float, call: Call) -> Number:
     return Number(-1, value, None, False, call.trace)
+
+
+def assert_async(call: Call, self: Tensor, *_: Any) -> None:
+    """Reports a bad index where an assertion is false: what a kernel can say, and what every target hears."""
+    k = call.kernel("assertion")
+    claim = k.read(self.view((1,), (1,)))
+    value = claim.at(0)
+    truth = value if self.dtype is boolean else binary("ne", value, const(0, self.dtype))
+    place = AsIndex(Where(truth, const(0, int64), const(1, int64)), k.size(1), "check")
+    k.store(k.write(call.temporary(self.dtype, (1,))), [0], claim.at(place))
+    k.launch()
+
+
+FILE_LOWERINGS |= {"aten::_assert_async": assert_async, "aten::_assert_async.msg": assert_async}
+FILE_LOWERINGS["aten::linalg_inv_ex"] = inverse
 
 
 # ---- memory and what is in it at first ----

@@ -200,7 +200,9 @@ class GraphLowering:
                 evaluated(result, self.lowered.call.trace.symbols)  # UnknownSize here and not in a run
             self._values[node] = result
         elif not isinstance(node.target, torch._ops.OpOverload):
-            raise DataDependent(f"{node.name} ({node.target}): it is no op, and what it does is not known ahead")
+            held = node.args[1] if str(node.target) == "with_effects" else None  # an op that is kept in order
+            text = f"{held}: its effect is" if held is not None else f"{node.name} ({node.target}): what it does is"
+            raise DataDependent(f"{text} not known ahead", held)
         else:
             self._values[node] = self._op(node, node.target, result)
 
@@ -210,7 +212,7 @@ class GraphLowering:
             return view
         found = self._find(op_name(target))
         if torch.Tag.dynamic_output_shape in target.tags and (found is None or _masks(node)):
-            raise DataDependent(f"{node.name} ({target}): how much it gives depends on the data")
+            raise DataDependent(f"{node.name} ({target}): how much it gives depends on the data", target)
         if found is None:
             return self._eager(node, target, result, "it has no lowering")
         try:
@@ -317,6 +319,8 @@ class GraphLowering:
                     self.lowered.written.add(held.memory)
             outs = [held.tensor for held in written]
             return (written[0] if len(schema.returns) == 1 and not _is_list(schema) else written), outs
+        if not schema.returns:  # it has an effect only
+            return None, []
         fakes = list(result) if isinstance(result, (list, tuple)) else [result]
         held_results: list[Any] = []
         outs = []
@@ -430,6 +434,10 @@ CONSTANTS = 1 << 20
 
 class DataDependent(Exception):
     """The graph holds an op whose result has as many elements as the data say: it cannot be planned ahead."""
+
+    def __init__(self, reason: str, op: Any = None) -> None:
+        super().__init__(reason)
+        self.op = op
 
 
 class _Refused(Exception):

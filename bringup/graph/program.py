@@ -69,6 +69,8 @@ class KernelCall:
     buffers: tuple[tuple[Memory, Index], ...]
     sizes: Formulas
     params: tuple[Given, ...]
+    #: Ops, shapes and lines of the model that it comes from, for people. Files do not keep it.
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class GraphProgram:
     takes: Any
     gives: Any
     updates: tuple[tuple[int, int], ...] = ()
+    #: How many batch norms became part of weights, for reports. Files do not keep it.
+    folded_norms: int = 0
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -30,7 +30,7 @@ from bringup.ir.index import evaluate_sizes
 TARGET = "riscv"
 
 
-@export_target(TARGET)
+@export_target(TARGET, folds_batch_norms=True)
 def write_riscv(
     program: GraphProgram,
     constants: Sequence[memoryview],
@@ -111,7 +111,7 @@ class RiscvGraph:
 
     def built(self, arguments: Sequence[Any]) -> Model:
         """The model for the sizes of some arguments, without a machine."""
-        program, _ = program_from_graph(self.module, arguments, self.static)
+        program, _ = program_from_graph(self.module, arguments, self.static, self.options.fold_batch_norm)
         return model_of(program, self.options)
 
     def _for(self, arguments: Sequence[Any]) -> _Built:
@@ -123,7 +123,7 @@ class RiscvGraph:
         if found is None or not all(map(Contents.same_as, found.weights, weights)):
             if found is not None:
                 found.guest.close()
-            program, results = program_from_graph(self.module, arguments, self.static)
+            program, results = program_from_graph(self.module, arguments, self.static, self.options.fold_batch_norm)
             guest = Guest(model_of(program, self.options), self.options)
             found = self._built[key] = _Built(guest, list(map(Contents, weights)), results)
         return found
@@ -141,20 +141,23 @@ def _difference(results: Sequence[torch.Tensor], eager: Sequence[Any]) -> float:
 
 
 def program_from_graph(
-    module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str]
+    module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str], fold_batch_norm: bool = True
 ) -> tuple[StaticProgram, list[Any]]:
     """A graph of functional ops for the sizes of some arguments, and its results:
     tensors to be made, or what is no tensor as it is.
 
     ``static`` names the arguments that become constants.
     """
+    from torch.fx import Interpreter
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.traceback import preserve_node_meta
 
     given = [one.detach() if isinstance(one, torch.Tensor) else one for one in arguments]
-    with torch.no_grad():
+    with torch.no_grad(), preserve_node_meta():  # the interpreter hands each node's source line on
         # as for export, so that what depends on weights only is computed now
         apart = {torch.ops.aten._native_batch_norm_legit_no_training.default: batch_norm_in_evaluation}
-        traced = make_fx(module, apart, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+        run = Interpreter(module).run
+        traced = make_fx(run, apart, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     graph = traced.graph
     graph.eliminate_dead_code()
     places = [node for node in graph.nodes if node.op == "placeholder"]
@@ -184,7 +187,8 @@ def program_from_graph(
         parameters=tuple(inputs),
         ranges={},
     )
-    program, tensors = program_of(model, kernel_device(runtime.device()), TARGET, traced_on="cpu")
+    device = kernel_device(runtime.device())
+    program, tensors = program_of(model, device, TARGET, traced_on="cpu", fold_batch_norm=fold_batch_norm)
     made = (
         _Made(getattr(torch, result.dtype), tuple(evaluate_sizes(stride, {}) for stride in result.strides))
         for result in program.variants[0].results

@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from bringup.graph.bare_metal.options import bare_metal
 from bringup.graph.bare_metal.project import write_project
 from bringup.graph.bare_metal.report import Report, report_of
+from bringup.graph.effects import token_count, with_assertions
 from bringup.graph.modes import graph_text
 from bringup.graph.riscv import RiscvGraph, array_of
 from bringup.ir.printer import kernel_text
@@ -43,7 +44,9 @@ class BareMetalGraphs:
             print(graph_text(module))
         if self._mode == "trace" or not _computes(module):
             return make_boxed_func(module.forward)
-        graph = RiscvGraph(module, static, self._options)
+        tokens = token_count(module)
+        static = {number + tokens: name for number, name in static.items()}
+        graph = RiscvGraph(with_assertions(module), static, self._options)
         self.graphs.append(graph)
         number = next(self._numbers)
 

@@ -1,6 +1,6 @@
 """PyTorch's fused transformer layer for inference, made of the device's own ops.
 
-``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` call these two ops in eval mode without gradients.
+``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` call these ops in eval mode without gradients.
 """
 
 from __future__ import annotations
@@ -104,3 +104,9 @@ def encoder_layer(
         return x + fed_forward(second_norm(x))
     x = first_norm(src + attended(src))
     return second_norm(x + fed_forward(x))
+
+
+@composed("aten::_nested_tensor_from_mask_left_aligned")
+def becomes_nested(t: Tensor, mask: Tensor) -> bool:
+    """Whether ``nn.TransformerEncoder`` may leave padding out by a nested tensor, which the device does not have."""
+    return False

@@ -1,4 +1,4 @@
-"""Compute: adds, subtracts, multiplies or divides two words, and passes words to another one of its kind."""
+"""Compute: adds, subtracts, multiplies or divides two words, and asks another one of its kind for its result."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ RESET, TRIGGER = 1, 2
 class Compute(Device):
     """OPERAND_A (operation) OPERAND_B, as unsigned words, ``latency`` instructions after a trigger.
 
-    A division by zero and an unknown operation end ready with the error bit, RESULT 0. With a ``peer`` (each becomes
-    the other's), what is written to PEER_OUT here is PEER_IN there, where the peer bit stands until it is read.
+    A division by zero and an unknown operation end with the error bit alone, not ready, and RESULT 0: firmware that
+    waits for READY must look for ERROR, too. With a ``peer`` (each becomes the other's), a store to PEER_OUT asks the
+    peer, which answers ``latency`` instructions later with what its RESULT is by then: the answer is in PEER_IN here,
+    where the peer bit stands until it is read.
     """
 
     def __init__(self, latency: int = 8, peer: Compute | None = None) -> None:
         if latency < 0:
             raise ValueError(f"latency is {latency}; it counts instructions, 0 or more")
+        if peer is not None and not isinstance(peer, Compute):
+            raise TypeError(
+                f"the peer of a Compute is another Compute, not {type(peer).__name__}: it is asked for its RESULT, and "
+                f"{type(peer).__name__} has no RESULT; give Compute(peer=Compute()), or a subclass of Compute"
+            )
         self.latency = latency
         self.peer: Compute | None = None
         self._reset()
@@ -42,6 +49,7 @@ class Compute(Device):
     def _reset(self) -> None:
         self.values = dict.fromkeys(REGISTERS.values(), 0)
         self._work: Alarm | None = None
+        self._answer: Alarm | None = None
 
     def read(self, offset: int, size: int) -> int:
         """Any register; PEER_IN clears the peer bit."""
@@ -62,16 +70,19 @@ class Compute(Device):
                 raise DeviceError(
                     "Compute: PEER_OUT was written, but there is no peer; make it with Compute(peer=other)"
                 )
-            self.peer.values["PEER_IN"] = value
-            self.peer.values["STATUS"] |= PEER
             self.values[name] = value
+            if self._answer:  # as the words on a wire: the last question counts
+                self._answer.cancel()
+            self._answer = self.after(self.latency, self._receive)
         else:
             self.values[name] = value
 
     def _control(self, value: int) -> None:
+        self.values["CONTROL"] = value
         if value & RESET:
-            if self._work:
-                self._work.cancel()
+            for alarm in (self._work, self._answer):
+                if alarm:
+                    alarm.cancel()
             self._reset()
         if value & TRIGGER:
             if self.values["STATUS"] & BUSY:
@@ -82,7 +93,12 @@ class Compute(Device):
 
     def _finish(self, result: int, error: bool) -> None:
         self.values["RESULT"] = result
-        self.values["STATUS"] = self.values["STATUS"] & PEER | READY | (ERROR if error else 0)
+        self.values["STATUS"] = self.values["STATUS"] & PEER | (ERROR if error else READY)
+
+    def _receive(self) -> None:
+        assert self.peer is not None, "nothing is asked without a peer"
+        self.values["PEER_IN"] = self.peer.values["RESULT"]
+        self.values["STATUS"] |= PEER
 
 
 def _compute(operation: int, a: int, b: int) -> tuple[int, bool]:

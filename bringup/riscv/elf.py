@@ -62,7 +62,8 @@ class Program:
         try:
             self._read()
         except (struct.error, IndexError, zlib.error, UnicodeDecodeError) as error:
-            raise ValueError(f"{self._name} is a damaged ELF file: {error}") from error
+            text = f"{self._name} is a damaged ELF file, cut off after {len(self._data)} bytes or changed: {error}"
+            raise ValueError(text) from error
 
     def _read(self) -> None:
         data = self._data

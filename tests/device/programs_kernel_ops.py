@@ -243,6 +243,11 @@ def transformer_layers_in_eval() -> None:
                 found = there_too(*[x.to(DEVICE)] * 3, average_attn_weights=average)
                 for a, b in zip(found, attention(x, x, x, average_attn_weights=average)):
                     close(a, b, f"attention, {average}")
+            encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+            there = copy.deepcopy(encoder).to(DEVICE)  # type: ignore[assignment]
+            found = there(x.to(DEVICE), src_key_padding_mask=padded.to(DEVICE))
+            expected = encoder(x, src_key_padding_mask=padded)  # by a nested tensor, with zeros where padding was
+            close(found[~padded.to(DEVICE)], expected[~padded], "encoder")
 
 
 @strict

@@ -131,6 +131,24 @@ def test_a_driver_without_a_compiler(driver: str, name: str, run_python: Any) ->
         assert missing in said, said
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda x: x.sum(0, keepdim=True),
+        lambda x: x.relu().sum(0, keepdim=True) * 2,
+        lambda x: x.sum(0, keepdim=True).expand(4),
+    ],
+    ids=["sum", "formula", "repeated"],
+)
+def test_an_index_out_of_range_of_one_element(compiled: Compile, numbers: Any, device: str, source: Any) -> None:
+    """Fusion saw that the position does not matter, and left the check of it out."""
+    run = compiled(lambda x, i: source(x)[i] + 1)
+    x = numbers(6)
+    same(run(x, torch.tensor([0, 0], device=device)), source(x)[torch.tensor([0, 0], device=device)] + 1)
+    with pytest.raises(IndexError, match="index 5 is out of range"):
+        run(x, torch.tensor([0, 5], device=device)).cpu()
+
+
 def test_an_index_out_of_range(compiled: Compile, numbers: Any, device: str) -> None:
     """Bad data in a compiled graph is a Python error, and the device goes on."""
     run = compiled(lambda x, i: x[i] * 2)

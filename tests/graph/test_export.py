@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import bringup
@@ -368,6 +370,45 @@ def test_an_index_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
     # Older PyTorch refuses it itself.
     with pytest.raises((bringup.ExportError, RuntimeError), match=r"cannot be lowered|data-dependent"):
         bringup.export(Takes(), (torch.randn(4), torch.tensor([1])), out=tmp_path / "m.bup")
+
+
+class Computes(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def test_results_with_names_are_tuples(tmp_path: Path, device: str) -> None:
+    x = torch.randn(3, 5, device=device)
+    path = bringup.export(Computes(lambda x: {"top": x.topk(2), "all": x.aminmax()}), (x,), out=tmp_path / "m.bup")
+    found = bringup.load(path)(x)
+    assert type(found["top"]) is tuple
+    for ours, theirs in zip((*found["top"], *found["all"]), (*x.topk(2), *x.aminmax())):
+        assert torch.equal(ours, theirs)
+
+
+def test_results_in_other_containers_are_refused_in_words(tmp_path: Path) -> None:
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+
+    torch.export.register_dataclass(Output, serialized_type_name="tests.Output")
+    with pytest.raises(bringup.ExportError, match="the results: a Output; there are tuples, lists and dicts in a file"):
+        bringup.export(Computes(lambda x: Output(x * 2)), (torch.ones(3),), out=tmp_path / "m.bup")
+
+
+def test_an_assertion_of_the_model_is_part_of_the_file(tmp_path: Path, device: str) -> None:
+    index = torch.tensor([0, 4], device=device)
+    path = bringup.export(Computes(lambda i: F.one_hot(i, 5)), (index,), out=tmp_path / "m.bup")
+    model = bringup.load(path)
+    assert torch.equal(model(index), F.one_hot(index, 5))
+    with pytest.raises(IndexError, match="assertion"):
+        model(index + 1).cpu()
 
 
 def test_an_unknown_target_is_an_error_that_lists_them(tmp_path: Path) -> None:

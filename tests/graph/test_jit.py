@@ -646,3 +646,17 @@ with torch.no_grad():
 
 def test_the_module_is_there_without_an_import_of_its_own(run_python: Any) -> None:
     assert run_python("import bringup\nprint(bringup.jit.enable.__name__)").stdout.strip() == "enable"
+
+
+def test_a_whole_transformer_layer_is_part_of_a_group(device: str) -> None:
+    """In eval mode without gradients PyTorch traces it as one op."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.ReLU()).eval().to(device)
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    bringup.jit.enable()
+    with torch.no_grad():
+        traced = torch.jit.trace(model, (x,), check_trace=False)
+        for _ in range(3):
+            torch.testing.assert_close(traced(x), model(x), rtol=2e-5, atol=2e-5)
+    assert groups_of(traced) == [["_transformer_encoder_layer_fwd", "relu"]]
+    assert never_op_by_op(traced)

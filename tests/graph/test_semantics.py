@@ -12,7 +12,46 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import bringup
 from tests.graph.comparing import Compile, graphs, same
+
+
+def _masked_number(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[x > 0] = 1.5
+    y[:, x[0] < 0] = -2
+    return y
+
+
+def _fused_attention(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What nn.MultiheadAttention calls in eval mode without gradients."""
+    return torch.ops.aten._native_multi_head_attention(x, x, x, 8, 2, *weights)
+
+
+# ---- what PyTorch hands over whole ----
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), [(2, 5, 16)]),
+        (
+            lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, 0, "gelu", norm_first=True, batch_first=True),
+            [(1, 3, 16)],
+        ),
+        (lambda: _fused_attention, [(2, 5, 8), (24, 8), (24,), (8, 8), (8,)]),
+        (lambda: torch.nn.Bilinear(4, 5, 3), [(2, 4), (2, 5)]),
+        (lambda: _masked_number, [(3, 4)]),
+    ],
+    ids=["encoder layer", "norm first", "attention", "bilinear", "masked number"],
+)
+def test_ops_without_a_lowering_are_taken_apart(make: Any, shapes: Any, numbers: Any, device: str) -> None:
+    torch.manual_seed(0)
+    model = make()
+    model = model.eval().to(device) if isinstance(model, torch.nn.Module) else model
+    inputs = [numbers(*shape) for shape in shapes]
+    backend = bringup.Backend(strict=True)  # an op that is not a kernel is an error
+    with torch.no_grad():
+        same(torch.compile(model, backend=backend)(*inputs), model(*inputs))
+    assert len(backend.graphs) == 1
 
 
 # ---- graph breaks and control flow ----

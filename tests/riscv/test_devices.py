@@ -81,8 +81,8 @@ def test_wrong_accesses_to_echo_say_what_is_wrong(access, words: str) -> None:
         (compute.SUB, 1, 2, 0xFFFF_FFFF, compute.READY),
         (compute.MUL, 0x8000_0001, 2, 2, compute.READY),
         (compute.DIV, 0xFFFF_FFFE, 3, 0x5555_5554, compute.READY),
-        (compute.DIV, 1, 0, 0, compute.READY | compute.ERROR),
-        (4, 1, 1, 0, compute.READY | compute.ERROR),
+        (compute.DIV, 1, 0, 0, compute.ERROR),
+        (4, 1, 1, 0, compute.ERROR),
     ],
 )
 def test_compute(operation: int, a: int, b: int, result: int, status: int) -> None:
@@ -103,18 +103,48 @@ def test_operands_are_taken_when_it_is_triggered() -> None:
     assert clock.read(0xC) == 20
 
 
-def test_peers_talk_to_each_other() -> None:
-    one = Compute()
+def test_a_peer_answers_with_its_result() -> None:
+    one = Compute(latency=3)
     other = Compute(peer=one)
     here, there = Clock(one), Clock(other)
+    there.write(0, 40)
+    there.write(4, 2)
+    there.write(0x14, compute.TRIGGER)
+    there.time = 8
+    assert there.read(0xC) == 42
     here.write(0x18, 77)
-    assert there.read(0x10) == compute.PEER
-    assert there.read(0x1C) == 77
-    assert there.read(0x10) == 0
-    there.write(0x18, 78)
-    assert here.read(0x1C) == 78
+    assert here.read(0x10) == 0, "the answer takes its time"
+    assert there.read(0x10) == compute.READY, "who is asked notices nothing"
+    here.time = 3
+    assert here.read(0x10) == compute.PEER
+    assert (here.read(0x18), here.read(0x1C), here.read(0x10)) == (77, 42, 0)
+
+
+def test_a_reset_takes_back_the_question_to_the_peer() -> None:
+    one = Compute(latency=3)
+    Compute(peer=one)
+    clock = Clock(one)
+    clock.write(0x18, 1)
+    clock.write(0x14, compute.RESET)
+    clock.time = 9
+    assert clock.read(0x10) == 0
+
+
+def test_control_reads_back_until_a_reset() -> None:
+    clock = Clock(Compute())
+    clock.write(0x14, compute.TRIGGER)
+    assert clock.read(0x14) == compute.TRIGGER
+    clock.write(0x14, compute.RESET)
+    assert clock.read(0x14) == 0
+
+
+def test_wrong_peers_are_errors_in_words() -> None:
+    one = Compute()
+    Compute(peer=one)
     with pytest.raises(ValueError, match="has a peer already"):
         Compute(peer=one)
+    with pytest.raises(TypeError, match=r"the peer of a Compute is another Compute, not Echo.*has no RESULT"):
+        Compute(peer=Echo())  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="there is no peer"):
         Clock(Compute()).write(0x18, 1)
 

@@ -231,16 +231,52 @@ def test_results_have_the_strides_of_eager_ones() -> None:
 
 def test_limits_on_ram_and_flash_are_checked_at_export(tmp_path: Path) -> None:
     model, x = nn.Linear(300, 100), torch.randn(1, 300)
-    with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 65,536: code .* weights 120,\d+"):
+    code = r"code [1-9][\d,]+ \+ weights 120,\d+ = flash 12\d,\d+;"
+    with pytest.raises(DoesNotFit, match=rf"bytes of flash, and there are 65,536: {code}"):
         bringup.export(model, (x,), target="riscv", out=tmp_path, flash="64K")
-    with pytest.raises(DoesNotFit, match=r"bytes of RAM, and there are 4,096"):
+    with pytest.raises(
+        DoesNotFit, match=rf"bytes of RAM, and there are 4,096: {code} .*\(chosen by stack=\)"
+    ) as caught:
         bringup.export(model, (x,), target="riscv", out=tmp_path, ram=4096)
+    assert "a smaller stack would do" not in str(caught.value)
+    with pytest.raises(DoesNotFit, match=r"a smaller stack would do, such as stack='4K'"):
+        bringup.export(model, (x,), target="riscv", out=tmp_path, ram="16K")
+    bringup.export(model, (x,), target="riscv", out=tmp_path, ram="16K", stack="4K")
     bringup.export(model, (x,), target="riscv", out=tmp_path, flash="256K", ram="128K")
+    assert re.search(code, (tmp_path / "Makefile").read_text())
+    bringup.export(model, (x,), target="riscv", out=tmp_path)
+    assert re.search(r'echo "weights 120,\d+ \+ the code = flash; arena', (tmp_path / "Makefile").read_text())
 
 
-def test_the_linker_checks_the_limits_again_with_the_code(tmp_path: Path) -> None:
+def test_run_without_qemu_says_what_to_do(tmp_path: Path) -> None:
+    bringup.export(nn.Linear(2, 2), (torch.randn(1, 2),), target="riscv", out=tmp_path, name="net")
+    done = make(tmp_path, "zig", "run", "QEMU=no-such-emulator", check=False)
+    assert done.returncode != 0
+    assert (
+        "no-such-emulator is not here (Debian: qemu-system-misc); without it: bringup riscv run net.elf" in done.stdout
+    )
+
+
+def test_without_gcc_it_builds_with_zig(tmp_path: Path) -> None:
+    compiler("zig")
+    bringup.export(nn.Linear(2, 2), (torch.randn(1, 2),), target="riscv", out=tmp_path, name="net")
+    words = ["make", "-C", str(tmp_path), "CROSS_COMPILE=no-such-", f"PYTHON={sys.executable}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "net.elf").exists()
+
+
+def test_the_code_alone_can_be_too_large(tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 1,200: code"):
+        bringup.export(nn.Linear(16, 16), (torch.randn(1, 16),), target="riscv", out=tmp_path, flash=1200)
+
+
+def test_the_linker_checks_the_limits_again_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no compiler at export it is the only one who can."""
+    monkeypatch.setenv("BRINGUP_RISCV_CC", "no-such-compiler")
     model, x = nn.Linear(16, 16), torch.randn(1, 16)
     bringup.export(model, (x,), target="riscv", out=tmp_path, flash=1200)
+    monkeypatch.undo()
     done = make(tmp_path, "zig", check=False)
     assert done.returncode != 0
     assert "needs more than 1200 bytes of flash" in done.stderr

@@ -14,9 +14,10 @@ from bringup.graph.bare_metal.sources import Model
 from bringup.graph.bare_metal.static_program import StaticProgram
 from bringup.kernel_cache import entry_key, kept
 from bringup.riscv import runtime
+from bringup.riscv.elf import Program
 from bringup.riscv.gemm import GEMM_DRIVER_C
 from bringup.riscv.machine import MachineSpec
-from bringup.riscv.toolchain import Toolchain, build, find_toolchain
+from bringup.riscv.toolchain import Toolchain, ToolchainMissing, build, find_toolchain
 from bringup.targets.generation import generation
 from bringup.targets.riscv.engine import ENGINE_HEADER
 from bringup.targets.target import Target
@@ -32,9 +33,9 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a program by what they are for."""
+    """Bytes of a program by what they are for; ``code`` is None until it is compiled."""
 
-    code: int
+    code: int | None
     weights: int
     arena: int
     tensors: int
@@ -42,8 +43,8 @@ class Sizes:
 
     @property
     def flash(self) -> int:
-        """What lies in flash."""
-        return self.code + self.weights
+        """What lies in flash, as far as it is known."""
+        return (self.code or 0) + self.weights
 
     @property
     def ram(self) -> int:
@@ -52,11 +53,11 @@ class Sizes:
 
     def words(self) -> str:
         """A line for reports."""
-        parts = (
-            f"code {self.code:,} + weights {self.weights:,} = flash {self.flash:,}",
-            f"arena {self.arena:,} + tensors {self.tensors:,} + stack {self.stack:,} = RAM {self.ram:,} bytes",
-        )
-        return "; ".join(parts)
+        flash = f"weights {self.weights:,} + the code = flash"
+        if self.code is not None:
+            flash = f"code {self.code:,} + weights {self.weights:,} = flash {self.flash:,}"
+        ram = f"arena {self.arena:,} + tensors {self.tensors:,} + stack {self.stack:,} (chosen by stack=) = RAM"
+        return f"{flash}; {ram} {self.ram:,} bytes"
 
 
 def model_of(program: StaticProgram, options: BareMetal) -> Model:
@@ -71,11 +72,11 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     return sources.planned(name, arrangement, render_steps(arrangement, target, vectors, engine, f"{name}_"))
 
 
-def model_files(model: Model) -> dict[str, str | bytes]:
-    """Header, kernels, weights."""
+def model_files(model: Model, notes: bool = True) -> dict[str, str | bytes]:
+    """Header, kernels, weights; ``notes``: with what people want to know of each kernel."""
     files: dict[str, str | bytes] = {
         f"{model.name}.h": sources.header(model),
-        f"{model.name}.c": sources.run_source(model),
+        f"{model.name}.c": sources.run_source(model, notes),
         f"{model.name}_weights.c": sources.weights_source(model),
         f"{model.name}_weights.bin": model.kernels.weights.data,
     }
@@ -90,7 +91,7 @@ def harness_elf(model: Model, spec: MachineSpec, options: BareMetal) -> bytes:
     """The program for emulators, from the cache if it was built before."""
     toolchain = find_toolchain(options.toolchain or None)
     files = {
-        **model_files(model),
+        **model_files(model, notes=False),
         "harness.c": sources.harness_source(model),
         **runtime.sources(spec, options.stack_bytes),
     }
@@ -109,6 +110,18 @@ def _key(files: Mapping[str, str | bytes], isa: str, toolchain: Toolchain) -> st
     return entry_key("riscv program", generation(), isa, toolchain.identity, digest.hexdigest())
 
 
+def code_bytes(files: Mapping[str, str | bytes], spec: MachineSpec, options: BareMetal) -> int | None:
+    """Bytes of all functions of a program; None without a compiler."""
+    try:
+        toolchain = find_toolchain(options.toolchain or None)
+    except ToolchainMissing:
+        return None
+    everything = {**files, **runtime.sources(spec, options.stack_bytes)}
+    key = _key(everything, options.chosen_isa, toolchain)
+    program = Program(kept(key, lambda: _built(everything, options.chosen_isa, toolchain)))
+    return sum(symbol.size for symbol in program.symbols if symbol.is_function)
+
+
 def needed_bytes(model: Model) -> int:
     """What the program needs in RAM when everything lies there, as in emulators; roughly, from above."""
     tensors = sum(tensor.nbytes for tensor in (*model.program.inputs, *model.program.outputs))
@@ -123,10 +136,17 @@ def check_fits(sizes: Sizes, options: BareMetal) -> None:
         ("flash", parse_bytes(options.flash), sizes.flash),
     ):
         if limit and used > limit:
-            raise DoesNotFit(f"the program needs {used:,} bytes of {what}, and there are {limit:,}: {sizes.words()}")
+            text = f"the program needs {used:,} bytes of {what}, and there are {limit:,}: {sizes.words()}"
+            if what == "RAM" and used - sizes.stack + _SMALL_STACK <= limit:
+                text += "; a smaller stack would do, such as stack='4K': reports say how much of it a run uses"
+            raise DoesNotFit(text)
 
 
-def sizes_of(model: Model, code: int, stack: int) -> Sizes:
+#: A stack that most models need less than.
+_SMALL_STACK = 4 << 10
+
+
+def sizes_of(model: Model, code: int | None, stack: int) -> Sizes:
     """The sizes of a model whose code has some bytes."""
     tensors = sum(tensor.nbytes for tensor in (*model.program.inputs, *model.program.outputs))
     return Sizes(code, len(model.kernels.weights.data), model.plan.arena, tensors, stack)

@@ -35,7 +35,6 @@ class Guest:
 
     def __init__(self, model: Model, options: BareMetal, devices: Mapping[int, Device] | None = None) -> None:
         self.model, self.options = model, options
-        check_fits(sizes_of(model, code=0, stack=options.stack_bytes), options)
         spec = options.spec(needed_bytes(model))
         elf = harness_elf(model, spec, options)
         attached: dict[int, Device] = dict(devices or {})
@@ -67,8 +66,8 @@ class Guest:
             machine.run(seconds=self.options.seconds)
             failed = self._number("bringup_result")
             if failed:
-                name = program.steps[failed - 1].name
-                raise IndexError(f"{name}: an index is out of range")
+                step = program.steps[failed - 1]
+                raise IndexError(f"{step.name}: an index is out of range, or an assertion is false, in {step.note}")
             outputs = []
             for number, spec in enumerate(program.outputs):
                 data = machine.read(self._symbols[f"bringup_out{number}"].address, spec.nbytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,18 @@ def render_steps(program: StaticProgram, target: Target, vectors: bool, engine: 
     """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is;
     ``prefix``: how names begin that the linker sees, so that two models can be in one program."""
     rendered = tuple(_render(step, target, vectors, engine, prefix) for step in program.steps)
-    source = unit([one.part for one in rendered], target)
+    parts = []
+    for step, one in zip(program.steps, rendered):
+        parts.append(replace(one.part, function=heading(step) + "\n" + one.part.function))
+    source = unit(parts, target)
     assembly = "".join(one.assembly for one in rendered)
     return Kernels(rendered, source, assembly, _weights(program, rendered))
+
+
+def heading(step: Step) -> str:
+    """The line above a step's function. It holds the name only, so that the same loops are the same program
+    wherever the model was written; `sources.run_source` puts the note there for people."""
+    return f"/* {step.name} */"
 
 
 def _render(step: Step, target: Target, vectors: bool, engine: int, prefix: str) -> Rendered:

@@ -40,6 +40,8 @@ class BareMetal:
     """zig, clang or gcc; by default the first there is. With vectors, C for gcc is written without them."""
     seconds: float = 60.0
     """How long a run may take."""
+    fold_batch_norm: bool = True
+    """Batch norms in evaluation become part of the weights before them."""
 
     def __post_init__(self) -> None:
         if self.vector not in (0, 128, 256, 512, 1024):

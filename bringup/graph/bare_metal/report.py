@@ -26,6 +26,8 @@ class Layer:
     lane_beats: int | None
     arena: int
     """Bytes of the arena that are alive while it runs."""
+    source: str = ""
+    """Ops, shapes and lines of the model that it comes from."""
 
     @property
     def per_mac(self) -> float | None:
@@ -46,6 +48,8 @@ class Report:
     error: float | None
     sizes: dict[str, int]
     layers: tuple[Layer, ...]
+    folded_norms: int = 0
+    """How many batch norms are part of the weights before them."""
 
     def text(self) -> str:
         """A table."""
@@ -56,6 +60,8 @@ class Report:
         if self.error is not None:
             lines[0] += f"; largest difference from eager {self.error:.2g}"
         lines.append("  " + ", ".join(f"{what} {size:,}" for what, size in self.sizes.items()) + " bytes")
+        if self.folded_norms:
+            lines.append(f"  batch norms that are part of the weights before them: {self.folded_norms}")
         rows = [_HEADS, *(_row(layer) for layer in self.layers)]
         widths = [max(len(row[n]) for row in rows) for n in range(len(_HEADS))]
         for row in rows:
@@ -74,7 +80,8 @@ class Report:
         bars = []
         for number, layer in enumerate(self.layers):
             share = (layer.instructions or 0) / total
-            tip = escape(", ".join(f"{head} {cell}" for head, cell in zip(_HEADS, _row(layer)) if cell))
+            cells = [f"{head} {cell}" for head, cell in zip((*_HEADS, "from"), (*_row(layer), layer.source)) if cell]
+            tip = escape(", ".join(cells))
             style = f"flex:{share:.6f} 0 0;background:hsl({(number * 47) % 360} 60% 72%)"
             shown = escape(layer.name) if share > 0.04 else ""
             bars.append(f'<div class="bar" style="{style}" title="{tip}">{shown}<br>{share:.0%}</div>')
@@ -130,10 +137,11 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
                 found.stores if found else None,
                 found.lane_beats if found else None,
                 alive_bytes(model, number),
+                step.note,
             )
         )
     sizes = {
-        "code": guest.sizes.code,
+        "code": guest.sizes.code or 0,
         "weights": guest.sizes.weights,
         "arena": guest.sizes.arena,
         "tensors": guest.sizes.tensors,
@@ -141,7 +149,10 @@ def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
     }
     spec = guest.machine.spec
     machine, beats = guest.machine.name, counts.lane_beats
-    return Report(model.name, machine, spec.isa, spec.vlen, call.instructions, beats, error, sizes, tuple(layers))
+    return Report(
+        *(model.name, machine, spec.isa, spec.vlen, call.instructions, beats, error, sizes, tuple(layers)),
+        folded_norms=model.program.folded_norms,
+    )
 
 
 def counts_of(by_function: Mapping[str, FunctionCounts], *names: str) -> FunctionCounts:

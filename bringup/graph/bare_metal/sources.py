@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bringup.graph.bare_metal.kernels import Kernels
+from bringup.graph.bare_metal.kernels import Kernels, heading
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, Tensor, identifier, is_row_major
 from bringup.graph.memory_plan import ALIGNMENT, Life, MemoryPlan, plan_memory
+from bringup.graph.notes import comment
 from bringup.ir.dtypes import DType
 from bringup.targets.c_value import storage_of
 
@@ -140,16 +141,21 @@ def field_names(tensors: Sequence[object], kind: str) -> list[str]:
     return [f"{kind}{number}" for number in range(len(tensors))]
 
 
-def run_source(model: Model) -> str:
-    """The kernels, and the function that calls them in order."""
+def run_source(model: Model, notes: bool = True) -> str:
+    """The kernels, and the function that calls them in order; ``notes``: each says which lines of the model it is."""
     name, steps = model.name, model.program.steps
+    kernels = model.kernels.source
+    for step in steps if notes else ():
+        kernels = kernels.replace(f"{heading(step)}\n", f"{comment(step.note or step.name)}\n", 1)
     calls = [_call(model, number, step) for number, step in enumerate(steps)]
     uses_arena = any(place.kind == "temporary" for step in steps for place in step.places)
     note = "" if uses_arena else "  (void)arena;\n"
     sum_, sums = checksum(model.kernels.weights.data)
-    return f"""/* {name}: {len(steps)} kernels, made by bringup from a PyTorch model. */
+    norms = model.program.folded_norms
+    folded = f" Batch norms that are part of weights: {norms}." if norms else ""
+    return f"""/* {name}: {len(steps)} kernels, made by bringup from a PyTorch model.{folded} */
 #include "{name}.h"
-{model.kernels.source}
+{kernels}
 extern const unsigned char {name}_weights[];
 
 int {name}_run(const {name}_io *io, void *arena) {{

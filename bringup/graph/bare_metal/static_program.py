@@ -49,6 +49,8 @@ class Step:
     places: tuple[Place, ...]
     macs: int = 0
     """Products that its sums need; set by the passes."""
+    note: str = ""
+    """Ops, shapes and lines of the model that it comes from."""
 
     def reads(self, memory: tuple[Kind, int]) -> bool:
         """Whether it gets this memory to read."""
@@ -100,6 +102,8 @@ class StaticProgram:
     constants: tuple[Constant, ...]
     temporaries: tuple[int, ...]
     steps: tuple[Step, ...]
+    folded_norms: int = 0
+    """How many batch norms are part of weights."""
 
 
 def static_program(program: GraphProgram, constants: Sequence[memoryview]) -> StaticProgram:
@@ -150,6 +154,7 @@ class _Maker:
             tuple(Constant(spec.name, array) for spec, array in zip(self._program.constants, arrays)),
             tuple(_number(formula) for formula in self._variant.temporaries),
             tuple(steps),
+            self._program.folded_norms,
         )
 
     def _memory_of_outputs(self) -> dict[tuple[str, int], int]:
@@ -183,7 +188,7 @@ class _Maker:
                 _from_bits(value, param.dtype) if kind == "bits" else const(self._numbers[value], param.dtype)
             )
         places = tuple(self._place(memory, offset) for memory, offset in call.buffers)
-        return Step(self._named(kernel, places), with_sizes(kernel, sizes, params), places)
+        return Step(self._named(kernel, places), with_sizes(kernel, sizes, params), places, note=call.note)
 
     def _named(self, kernel: Kernel, places: Sequence[Place]) -> str:
         """A C name from the layers whose weights the kernel reads, and what it does."""
@@ -201,9 +206,8 @@ class _Maker:
         to = dense("y", tensor.dtype, shape, "out")
         at = tuple(axis.var for axis in axes)
         kernel = Kernel("copy", buffers=(source, to), axes=axes, body=(Store("y", at, source.at(*at)),))
-        return Step(
-            f"output{number}_copy", kernel, (self._place(result.memory, result.offset), Place("output", number))
-        )
+        places = (self._place(result.memory, result.offset), Place("output", number))
+        return Step(f"output{number}_copy", kernel, places, note=f"output {number}, row-major")
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[str, int], params: Mapping[str, Const]) -> Kernel:

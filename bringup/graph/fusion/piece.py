@@ -31,7 +31,7 @@ from bringup.ir.kernel import (
     statements,
 )
 from bringup.ir.share import bound_names
-from bringup.ir.walk import Substitution, own_values, subexpressions
+from bringup.ir.walk import Substitution, bridges, own_values, subexpressions
 from bringup.lowering.call import Launch, Number
 
 Given = Number | str | int
@@ -91,8 +91,19 @@ class Workshop:
         """The digits of an access. An axis has one extent, wherever it occurs."""
         key = (buffer, indices)
         if key not in self._places:
-            self._places[key] = place(self.linear(buffer, indices), extents, self.formulas)
+            hidden = self.hides_check(buffer, indices)
+            self._places[key] = None if hidden else place(self.linear(buffer, indices), extents, self.formulas)
         return self._places[key]
+
+    def hides_check(self, buffer: str, indices: tuple[Index, ...]) -> bool:
+        """True if an index that must be checked does not move the access: its dimension has one element, or repeats
+        one. The element's number does not show it, so the access must stay as it is."""
+        sides = zip(indices, self.views[buffer].strides)
+        return any(
+            bridge.mode != "skip" and (bridge.extent == Int(1) or stride == Int(0))
+            for index, stride in sides
+            for bridge in bridges(index)
+        )
 
     def steps(self, axes: Iterable[Axis]) -> int:
         """How many steps some loops have together, in the call that the graph was traced with."""
@@ -161,7 +172,11 @@ class Workshop:
         if buffer not in buffers:
             return scratch[buffer], places
         view = self.views[buffers[buffer]]
-        sides = [side for side in zip(places, view.shape, view.strides) if side[0] != Int(0) and side[2] != Int(0)]
+        sides = [
+            side
+            for side in zip(places, view.shape, view.strides)
+            if side[0] != Int(0) and (side[2] != Int(0) or bridges(side[0]))
+        ]
         sides.sort(key=lambda side: -abs(self.formulas.hint(side[2])))
         shape, strides = tuple(side[1] for side in sides), tuple(side[2] for side in sides)
         return self.buffer(replace(view, shape=shape, strides=strides)), tuple(side[0] for side in sides)

@@ -114,6 +114,8 @@ class _Settling:
         linear, value = known[memory]
         if value.dtype is not load.type or self.shop.linear(load.buffer, load.indices) != linear:
             return load
+        if self.shop.hides_check(load.buffer, load.indices):
+            return load
         if load.guard is None:
             return value
         return Where(load.guard, value, const(0, load.type) if load.other is None else load.other)

@@ -25,13 +25,20 @@ int main(void) {
   if (compute(SUB, 3, 5) != 0xfffffffe || status != READY) return 2;
   if (compute(MUL, 0x10001, 0x10001) != 0x20001 || status != READY) return 3;
   if (compute(DIV, 0xffffffff, 16) != 0x0fffffff || status != READY) return 4;
-  if (compute(DIV, 1, 0) != 0 || status != (READY | ERROR)) return 5;
-  if (compute(9, 1, 1) != 0 || status != (READY | ERROR)) return 6;
+  if (compute(DIV, 1, 0) != 0 || status != ERROR) return 5;
+  if (compute(9, 1, 1) != 0 || status != ERROR) return 6;
   if (compute(ADD, 2, 2) != 4 || status != READY) return 7; // the error is gone
-  ONE[PEER_OUT] = 0xabcd;
-  if (ONE[STATUS] & PEER) return 8;
-  if (!(OTHER[STATUS] & PEER) || OTHER[PEER_IN] != 0xabcd || OTHER[STATUS] & PEER) return 9;
+  if (ONE[CONTROL] != TRIGGER) return 8; // it reads back
+  ONE[PEER_OUT] = 0xabcd;                // asks the other one, which has computed nothing
+  if (OTHER[STATUS] & PEER) return 9;
+  while (!(ONE[STATUS] & PEER)) {
+  }
+  if (ONE[PEER_IN] != 0 || ONE[STATUS] != READY || ONE[PEER_OUT] != 0xabcd) return 10;
+  OTHER[PEER_OUT] = 1;
+  while (!(OTHER[STATUS] & PEER)) {
+  }
+  if (OTHER[PEER_IN] != 4 || OTHER[STATUS] & PEER) return 11;
   ONE[CONTROL] = RESET;
-  if (ONE[STATUS] != 0 || ONE[RESULT] != 0 || ONE[OPERAND_A] != 0) return 10;
+  if (ONE[STATUS] != 0 || ONE[RESULT] != 0 || ONE[OPERAND_A] != 0 || ONE[CONTROL] != 0) return 12;
   return 0;
 }

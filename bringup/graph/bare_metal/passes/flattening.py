@@ -149,4 +149,4 @@ def _compaction(step: Step, flat: _Flat, pitched: Place, place: Place) -> Step:
     to = replace(flat.old, name="y", role="out")
     at = tuple(axis.var for axis in axes)
     kernel = Kernel("rows", buffers=(source, to), axes=axes, body=(Store("y", at, source.at(*at)),))
-    return Step(f"{step.name}_rows", kernel, (pitched, place))
+    return Step(f"{step.name}_rows", kernel, (pitched, place), note=step.note)

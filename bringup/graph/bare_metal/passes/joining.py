@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import StaticProgram
 from bringup.graph.program import span
+from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Buffer, Kernel, Store, statements
-from bringup.ir.walk import Substitution
+from bringup.ir.walk import Substitution, all_values, bridges
 from bringup.targets.c_contract_form import offset_of
 from bringup.targets.c_contract_tile import merged_axes
 
@@ -35,12 +36,19 @@ def joined(kernel: Kernel) -> Kernel:
         return kernel
     # A joined axis runs beyond the rows of a buffer: from here on buffers are plain memory.
     places = {buffer.name: buffer for buffer in kernel.buffers}
+    if any(_checks_only(places[load.buffer], load) for load in all_values(body) if isinstance(load, Load)):
+        return kernel
 
     def flat(name: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
         return name, (offset_of(places[name], indices),)
 
     buffers = tuple(replace(b, shape=(Int(reach(b)),), strides=(Int(1),)) for b in kernel.buffers)
     return replace(kernel, axes=axes, buffers=buffers, body=Substitution(access=flat).block(body))
+
+
+def _checks_only(buffer: Buffer, load: Load) -> bool:
+    """Whether an index moves nothing (its dimension repeats one element), and must be checked all the same."""
+    return any(bridges(index) and stride == Int(0) for index, stride in zip(load.indices, buffer.strides))
 
 
 def reach(buffer: Buffer) -> int:

@@ -75,8 +75,9 @@ def _split(step: Step, c: Contraction, place: Place) -> tuple[Step, Step, int]:
     nbytes = c.contract.dtype.size
     for span in (*c.batch, *c.rows, *c.columns):
         nbytes *= span.extent
-    first = Step(step.name, product, (*(p for _, p in kept), place), step.macs)
-    return first, Step(f"{step.name}_rest", epilogue, (*(p for _, p in others), place)), nbytes
+    first = Step(step.name, product, (*(p for _, p in kept), place), step.macs, step.note)
+    rest = Step(f"{step.name}_rest", epilogue, (*(p for _, p in others), place), note=step.note)
+    return first, rest, nbytes
 
 
 def _used(c: Contraction) -> set[str]:

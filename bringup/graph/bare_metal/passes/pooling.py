@@ -51,7 +51,8 @@ def fused_step(conv: Step, pool: Step, place: Place) -> Step | None:
         return None
     places = [p for n, p in enumerate(conv.places) if n != made] + [p for n, p in enumerate(pool.places) if n != read]
     name = f"{conv.name}_{pool.kernel.name.removesuffix('_with_indices')}"
-    return Step(name, kernel, tuple(places), window.contraction.macs)
+    note = "; ".join(one for one in (conv.note, pool.note) if one)
+    return Step(name, kernel, tuple(places), window.contraction.macs, note)
 
 
 def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | None:
