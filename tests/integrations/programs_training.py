@@ -271,6 +271,15 @@ def int8_weights(device: str, dtype: torch.dtype) -> Tensors:
         return {"out": model(x)}
 
 
+@case("torchao", "int8 weights and activations, the CPU's float32 as reference")
+def int8_activations(device: str, dtype: torch.dtype) -> Tensors:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+
+    model, x = quantized(Int8DynamicActivationInt8WeightConfig(), device, torch.float32)
+    with torch.no_grad():
+        return {"out": model(x).to(dtype)}
+
+
 @case("einops", "rearrange, reduce, repeat, einsum, layers: gradients")
 def einops_layers(device: str, dtype: torch.dtype) -> Tensors:
     from einops import einsum, rearrange, reduce, repeat

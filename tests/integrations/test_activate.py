@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integrations.cases import wrong_torchvision
 from tests.optional_packages import missing
 
 NOT_CHOSEN = dict.fromkeys(("ACCELERATE_TORCH_DEVICE", "PL_TRAINER_ACCELERATOR", "PL_TRAINER_STRATEGY"))
@@ -14,6 +15,8 @@ NOT_CHOSEN = dict.fromkeys(("ACCELERATE_TORCH_DEVICE", "PL_TRAINER_ACCELERATOR",
 def need(*packages: str) -> None:
     if gone := missing(*packages):
         pytest.skip(f"{' and '.join(gone)} not installed: pip install 'bringup[integrations]'")
+    if "lightning" in packages and (wrong := wrong_torchvision()):
+        pytest.skip(wrong)
 
 
 @pytest.fixture
