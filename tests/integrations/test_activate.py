@@ -126,7 +126,7 @@ def test_accelerate_says_itself_what_it_refuses(run_python) -> None:
 
     bringup.integrations.activate("accelerate")
     from accelerate import Accelerator
-    from accelerate.utils import TorchDynamoPlugin
+    from accelerate.utils import TorchDynamoPlugin, get_max_memory
     from transformers import TrainingArguments
 
     with pytest.raises(ValueError, match="fp16 mixed precision requires a device in .* \\\\(not 'sim'\\\\)"):
@@ -136,6 +136,7 @@ def test_accelerate_says_itself_what_it_refuses(run_python) -> None:
     with pytest.raises(ValueError, match="doesn't support bf16/gpu"):
         TrainingArguments(output_dir=tempfile.gettempdir(), bf16=True)
     assert TrainingArguments(output_dir=tempfile.gettempdir()).device == torch.device("sim")
+    assert list(get_max_memory()) == ["cpu"]  # what device_map="auto" asks
     """
     run_python(code, env=NOT_CHOSEN)
 
@@ -163,6 +164,9 @@ def test_lightning(run_python) -> None:
         lightning.Trainer(devices=[2], **quiet)
     with pytest.raises(ValueError, match="one device, not 2: say strategy='ddp' for cpu"):
         lightning.Trainer(accelerator="cpu", devices=2, **quiet)
+    import pytorch_lightning  # the same under its other name, with registries of its own
+
+    assert pytorch_lightning.Trainer(**quiet).strategy.root_device == torch.device("sim", 0)
 
     class Module(lightning.LightningModule):
         def __init__(self):
