@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from tests.integrations import programs_models, programs_training  # noqa: F401 (they fill the list)
+from tests.integrations import (  # noqa: F401 (they fill the list)
+    programs_architectures,
+    programs_models,
+    programs_training,
+)
 from tests.integrations.judging import CASES, Case
 
 __all__ = ["CASES", "missing"]

@@ -98,7 +98,7 @@ def _compare(
         return 0.0, 0.0, 0.0, name
     if exact.numel() == 0:
         return 0.0, 0.0, 0.0, name
-    scale = max(float(exact.abs().max()), least)
+    scale = max(float(exact.abs().max()), least) or 1.0
     cpu_error = float((usual.double() - exact).abs().max()) / scale
     error = float((ours.double() - exact).abs().max()) / scale
     limit = FACTOR * cpu_error + floor_of(precision)
