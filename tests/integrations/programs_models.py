@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 import torch
 from torch import nn
 
@@ -17,8 +19,15 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(dtype)
 
 
+#: Whether models on the device are compiled.
+COMPILED: ContextVar[bool] = ContextVar("COMPILED", default=False)
+
+
 def placed(model: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
-    return model.to(device=device, dtype=dtype)
+    model = model.to(device=device, dtype=dtype)
+    if COMPILED.get() and device != "cpu":
+        model.compile(backend="bringup")
+    return model
 
 
 def with_gradients(model: nn.Module, loss: torch.Tensor, **results: torch.Tensor) -> Tensors:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from tests.integrations.cases import CASES, missing
 from tests.integrations.judging import Case, judge
+from tests.integrations.programs_models import COMPILED
 
 #: Quick ones, which run wherever the library is installed.
 QUICK = {"einops_layers", "state_through_a_file", "accelerate_bfloat16"}
@@ -20,6 +22,26 @@ def test_equal_to_the_cpu(case: Case, device: str) -> None:
     if gone := missing(case):
         pytest.skip(gone)
     judge(case, device)
+
+
+#: Programs whose model is also compiled; the Trainer has a program of its own for that.
+COMPILED_TOO = "bert gpt2 gpt2_generate llama_static_cache vit timm_resnet timm_convnext lora t5 mixtral mamba".split()
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", COMPILED_TOO)
+def test_compiled_equal_to_the_cpu(name: str, device: str) -> None:
+    (case,) = (case for case in CASES if case.name == name)
+    if gone := missing(case):
+        pytest.skip(gone)
+    torch._dynamo.reset()
+    before, token = counters["stats"]["calls_captured"], COMPILED.set(True)
+    try:
+        judge(case, device)
+    finally:
+        COMPILED.reset(token)
+    assert counters["stats"]["calls_captured"] > before
 
 
 def case(run) -> Case:
