@@ -28,7 +28,7 @@ FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 
-.PHONY: help demo test test-all fuzz order matrix bench docs lint format sanitize build clean system-deps
+.PHONY: help demo test test-all integrations fuzz order matrix bench docs lint format sanitize build clean system-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -44,9 +44,13 @@ test: build ## the test suite; ends with its CPU minutes (ARGS="--cpu-times resu
 	$(SAY) "tests"
 	@$(PYTEST) $(ARGS)
 
-test-all: build ## the test suite with its long sweeps
+test-all: build $(STAMP)-integrations ## the test suite with its long sweeps and the programs of other libraries
 	$(SAY) "tests and sweeps"
 	@$(PYTEST) -m "sweep or not sweep" $(ARGS)
+
+integrations: build $(STAMP)-integrations ## programs of transformers, Lightning, timm … on the device (docs/integrations.md)
+	$(SAY) "integrations"
+	@$(PYTEST) -m "sweep or not sweep" tests/integrations $(ARGS)
 
 matrix: build ## builds and tests with other versions of torch: MATRIX="2.12.1 2.15.0" ARGS="tests/unit"
 	$(SAY) "torch $(MATRIX)"
@@ -167,10 +171,15 @@ $(STAMP)-lint: $(STAMP)-install pyproject.toml
 	@$(PIP) -q --no-build-isolation -e '.[lint]'
 	@touch $@
 
+$(STAMP)-integrations: $(STAMP)-install pyproject.toml
+	$(SAY) "installing the libraries of docs/integrations.md"
+	@$(PIP) -q --no-build-isolation -e '.[integrations]' "$(TORCH)"
+	@touch $@
+
 system-deps: ## what apt can give: compiler, Python headers, ccache, and for RISC-V QEMU and gcc
 	apt-get install -y --no-install-recommends g++ make python3-dev python3-venv ccache \
 	  qemu-system-misc gcc-riscv64-unknown-elf
 
 clean: ## removes what was built; .venv stays
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f bringup/*.so bringup/drivers/*/*.so bringup/riscv/*.so $(STAMP)-build $(STAMP)-install $(STAMP)-lint
+	rm -f bringup/*.so bringup/drivers/*/*.so bringup/riscv/*.so $(STAMP)-build $(STAMP)-install $(STAMP)-lint $(STAMP)-integrations

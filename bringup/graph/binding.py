@@ -160,7 +160,7 @@ class Binding:
         else:
             for part in self.parts:
                 run.segment(part) if isinstance(part, Segment) else run.eager(part)
-        return [run.seen(result) if isinstance(result, Held) else result for result in self._results]
+        return [run.result(result) if isinstance(result, Held) else result for result in self._results]
 
 
 class GraphRun:
@@ -200,6 +200,17 @@ class GraphRun:
         if offset == 0 and base.shape == shape and base.stride() == strides:
             return base
         return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+    def result(self, held: Held) -> torch.Tensor:
+        """A tensor of the graph that the caller gets, of memory that this run has allocated: it is not a view.
+
+        A graph runs below autograd, and a view made there may not be changed in place above it.
+        """
+        found = self.seen(held)
+        if held.memory[0] == "tensor" or not found._is_view():
+            return found
+        made = torch.empty(0, dtype=found.dtype, device=found.device)
+        return made.set_(found.untyped_storage(), found.storage_offset(), found.shape, found.stride())
 
     def _reserve(self, draws: int) -> None:
         """Random calls get their draws in the order of the graph, whatever runs them."""

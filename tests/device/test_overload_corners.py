@@ -25,6 +25,26 @@ def test_a_compressed_tensor_without_indices_is_empty(device: str, run_python: R
     """)
 
 
+def test_two_compressed_tensors_in_one_call_keep_their_own_members(device: str, run_python: RunPython) -> None:
+    """The CPU's kernel got one's values as the other's indices: MKL said ALLOC_FAILED, or the process ended."""
+    run_python(f"""
+        import torch
+
+        torch.manual_seed(0)
+        # Whole numbers, so that products are equal whatever the order of their sums.
+        for layout in (torch.sparse_csr, torch.sparse_csc):
+            one, other = ((torch.rand(12, 12) < 0.3) * torch.arange(1.0, 13.0) for _ in range(2))
+            a, b = (x.to_sparse(layout=layout) for x in (one, other))
+            for left, right, wanted in ((a, b, one @ other), (a, a, one @ one)):
+                found = left.to("{device}") @ right.to("{device}")
+                assert found.layout == (left @ right).layout
+                assert torch.equal(found.to_dense().cpu(), wanted)
+            both = a.to("{device}")
+            both = both + both  # with one tensor twice ATen can add CSC, with two it cannot
+            assert torch.equal(both.to_dense().cpu(), one + one)
+    """)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_histc_counts_past_what_the_half_type_counts_to(device: str, dtype: torch.dtype) -> None:
     """256 + 1 is 256 in bfloat16, 2048 + 1 is 2048 in float16."""

@@ -431,3 +431,25 @@ def test_two_threads(compiled: Compile, numbers: Any) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_results_beside_an_eager_part_can_be_changed_in_place(device):
+    """They were views made without gradients, which autograd lets nobody write to: Mixtral's experts do."""
+
+    def start(x, index):
+        out = torch.zeros_like(x)
+        with torch.no_grad():
+            mask = torch.nn.functional.one_hot(index, num_classes=5).permute(2, 1, 0)
+            hit = torch.greater(mask.sum(dim=(-1, -2)), 0)
+        return hit, out, mask
+
+    x = torch.randn(6, 3, device=device, requires_grad=True)
+    index = torch.arange(12, device=device).view(6, 2) % 4
+    hit, out, mask = torch.compile(start, backend="bringup")(x, index)
+    assert not out._is_view()
+    assert not mask._is_view()
+    assert torch.equal(mask.cpu(), start(x, index)[2].cpu())
+    out.index_add_(0, torch.arange(6, device=device), x * 2)
+    out.sum().backward()
+    assert x.grad.eq(2).all()
+    assert hit.tolist() == [True, True, True, True, False]

@@ -76,10 +76,10 @@ void HostCall::add(const at::Tensor& tensor, Accept accept) {
       add(tensor._indices());
       add(tensor._values());
     } else if (at::sparse_csr::is_sparse_compressed(tensor)) {
-      const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(tensor);
-      add(compressed);
-      add(plain);
-      add(tensor.values());
+      const auto* impl = at::sparse_csr::get_sparse_csr_impl(tensor);
+      add(impl->compressed_indices());
+      add(impl->plain_indices());
+      add(impl->values());
     } else {
       TORCH_CHECK_NOT_IMPLEMENTED(false, op_, " on ", device, " got a tensor of layout ", tensor.layout(),
                                   ", which no route handles");
@@ -133,10 +133,14 @@ HostCall::Shared& HostCall::shared_of(c10::StorageImpl* storage) {
 
 at::Tensor HostCall::stand_in(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kDeviceType) return tensor;
-  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) return stand_in_sparse(tensor);
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   for (const auto& [original, known] : stand_ins_)
     if (original == &impl) return known;
+  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
+    at::Tensor made = stand_in_sparse(tensor); // adds its members to the list
+    stand_ins_.emplace_back(&impl, made);
+    return made;
+  }
   const Shared& shared = shared_of(tensor.storage().unsafeGetStorageImpl());
   const bool elsewhere = impl.numel() == 0 && !zero_copy_; // nothing was copied out for it
   const int64_t offset = impl.storage_offset() - static_cast<int64_t>(shared.low / impl.itemsize());
@@ -150,10 +154,12 @@ at::Tensor HostCall::stand_in_sparse(const at::Tensor& tensor) {
     return at::_sparse_coo_tensor_unsafe(stand_in(tensor._indices()), stand_in(tensor._values()), tensor.sizes(),
                                          tensor.scalar_type(), c10::kSparse, c10::Device(c10::kCPU), false,
                                          tensor.is_coalesced());
-  const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(tensor);
-  return at::_sparse_compressed_tensor_unsafe(stand_in(compressed), stand_in(plain), stand_in(tensor.values()),
-                                              tensor.sizes(), tensor.scalar_type(), tensor.layout(),
-                                              c10::Device(c10::kCPU), false);
+  // The members themselves: crow_indices() makes an alias, and at the address of one that is gone the next tensor's
+  // would find its stand-in.
+  const auto* impl = at::sparse_csr::get_sparse_csr_impl(tensor);
+  return at::_sparse_compressed_tensor_unsafe(stand_in(impl->compressed_indices()), stand_in(impl->plain_indices()),
+                                              stand_in(impl->values()), tensor.sizes(), tensor.scalar_type(),
+                                              tensor.layout(), c10::Device(c10::kCPU), false);
 }
 
 // ---- after the call ----

@@ -1,0 +1,1 @@
+"""Programs of real libraries on the device: ``make integrations``; ``python -m tests.integrations --record``."""
