@@ -17,6 +17,8 @@ from collections import deque
 from types import FrameType
 from typing import Any
 
+import torch
+
 from bringup import _C
 from bringup.device_index import Device, device_index
 
@@ -113,7 +115,8 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
     wanted = range(_C.device_count()) if device is None else [device_index(device)]
     events = _history.events if _history is not None else {}
     traces = [list(events.get(n, ())) if n in wanted else [] for n in range(_C.device_count())]
-    return {"segments": segments, "device_traces": traces, "allocator_settings": {}}
+    settings = {"backend": torch._C._get_privateuse1_backend_name()}
+    return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
