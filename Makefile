@@ -40,7 +40,7 @@ demo: build ## trains small networks on the simulated device and prints what ran
 # Files, not tests, go to a worker: what the tests of a file share is made once.
 PYTEST := $(PY) -m pytest --durations=15 -n 2 --dist loadfile
 
-test: build ## the test suite; ends with its CPU minutes (ARGS="--cpu-times results/test_time.json" records them)
+test: build ## the test suite; ends with its CPU minutes (ARGS=--cpu-times=results/test_time.json records them)
 	$(SAY) "tests"
 	@$(PYTEST) $(ARGS)
 

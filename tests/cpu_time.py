@@ -1,6 +1,6 @@
 """Counts the CPU seconds of every test file, with its child processes, over all workers of xdist.
 
-Wall time says little on a busy machine. ``pytest --cpu-times FILE`` also writes the table, as JSON.
+Wall time says little on a busy machine. ``pytest --cpu-times=FILE`` also writes the table, as JSON.
 """
 
 from __future__ import annotations

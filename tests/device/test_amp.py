@@ -41,11 +41,13 @@ def listed(macro: str) -> set[str]:
     header = (Path(torch.__file__).parent / "include/ATen/autocast_mode.h").read_text()
     body = re.search(rf"#define {macro}\(_\)((?:.*\\\n)+.*)", header)
     assert body, f"{macro} is not in autocast_mode.h of torch {torch.__version__}"
-    if macro == "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE":  # named tensors, up to 2.12, have overloads of their own
-        return {op for op in re.findall(r'"([\w.]+)"', body[1]) if ".names" not in op}
-    return {
-        name + (f".{overload}" if overload else "") for name, overload in re.findall(r"_\((\w+)(?:, (\w+))?\)", body[1])
-    }
+    if macro == "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE":
+        found = set(re.findall(r'"([\w.]+)"', body[1]))
+    else:
+        pairs = re.findall(r"_\((\w+)(?:, (\w+))?\)", body[1])
+        found = {name + (f".{overload}" if overload else "") for name, overload in pairs}
+    # Up to PyTorch 2.12 named tensors have overloads of their own.
+    return {op for op in found if ".names" not in op and "imname" not in op}
 
 
 LOWER = listed("AT_FORALL_LOWER_PRECISION_FP")

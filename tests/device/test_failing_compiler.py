@@ -120,11 +120,6 @@ WHY = {
         "aten::copy_",
         "kernels do not copy these types",
     ),
-    "a case": (
-        "torch.ones(3, 4).to('sim').t().put_(torch.tensor([1]).to('sim'), torch.ones(1).to('sim'))",
-        "aten::put",
-        "contiguous",
-    ),
 }
 
 

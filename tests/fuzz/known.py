@@ -20,12 +20,6 @@ class Known:
 
 KNOWN: tuple[Known, ...] = (
     Known(
-        r"F\.one_hot",
-        ("export", "riscv"),
-        Program(1, (Input("p0", "torch.int64", (3,)),), ("t0 = F.one_hot(p0, 3)",), ("integer",), ("t0",)),
-        "aten::_assert_async, which checks the classes, has no kernel, and a file holds nothing else: an ExportError",
-    ),
-    Known(
         r"\[p0\[0\]\]",
         ("export",),
         Program(

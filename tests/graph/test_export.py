@@ -404,6 +404,8 @@ def test_results_in_other_containers_are_refused_in_words(tmp_path: Path) -> Non
 
 def test_an_assertion_of_the_model_is_part_of_the_file(tmp_path: Path, device: str) -> None:
     index = torch.tensor([0, 4], device=device)
+    if "_assert_async" not in str(torch.export.export(Computes(lambda i: F.one_hot(i, 5)), (index,)).graph):
+        pytest.skip(f"PyTorch {torch.__version__} does not trace the check of one_hot")
     path = bringup.export(Computes(lambda i: F.one_hot(i, 5)), (index,), out=tmp_path / "m.bup")
     model = bringup.load(path)
     assert torch.equal(model(index), F.one_hot(index, 5))

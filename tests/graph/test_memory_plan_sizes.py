@@ -55,6 +55,9 @@ def bytes_of(binding: Binding, temporary: int) -> range:
 def test_the_arena_follows_the_sizes(case: str, training: bool, device: str, backend: str) -> None:
     if backend != "bringup":
         pytest.skip("other backends have no arena")
+    attention = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
+    if training and "GPT" in case and not torch._C._dispatch_has_kernel_for_dispatch_key(attention, "Meta"):
+        pytest.skip(f"PyTorch {torch.__version__} cannot trace the gradient of attention, and breaks the graph there")
     make, shapes, changing = CASES[case]
     torch.manual_seed(0)
     model, compiler = make().to(device), Backend()

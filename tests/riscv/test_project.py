@@ -15,7 +15,7 @@ from torch import nn
 import bringup
 from bringup.graph.bare_metal.build import DoesNotFit
 from bringup.riscv import MachineSpec, open_machine
-from tests.optional_packages import missing
+from tests.optional_packages import missing, skip_without_a_riscv_compiler
 
 COMPILERS = {"zig": f"{sys.executable} -m ziglang cc", "gcc": "riscv64-unknown-elf-gcc"}
 CORES = {
@@ -230,6 +230,7 @@ def test_results_have_the_strides_of_eager_ones() -> None:
 
 
 def test_limits_on_ram_and_flash_are_checked_at_export(tmp_path: Path) -> None:
+    skip_without_a_riscv_compiler()
     model, x = nn.Linear(300, 100), torch.randn(1, 300)
     code = r"code [1-9][\d,]+ \+ weights 120,\d+ = flash 12\d,\d+;"
     with pytest.raises(DoesNotFit, match=rf"bytes of flash, and there are 65,536: {code}"):
@@ -267,6 +268,7 @@ def test_without_gcc_it_builds_with_zig(tmp_path: Path) -> None:
 
 
 def test_the_code_alone_can_be_too_large(tmp_path: Path) -> None:
+    skip_without_a_riscv_compiler()
     with pytest.raises(DoesNotFit, match=r"bytes of flash, and there are 1,200: code"):
         bringup.export(nn.Linear(16, 16), (torch.randn(1, 16),), target="riscv", out=tmp_path, flash=1200)
 
