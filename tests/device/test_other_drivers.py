@@ -69,7 +69,7 @@ def programs_of(variant: Variant) -> list[str]:
 
 
 #: Variants that `make test` leaves to `make test-all`: each is like another one.
-SWEPT = {"shard of 8 bytes", "single", "edge_npu"}
+SWEPT = {"shard of 8 bytes", "replicate", "single", "edge_npu"}
 RUN = [name for name in VARIANTS if name not in SWEPT]
 CASES = [(variant, name) for variant in VARIANTS for name in programs_of(VARIANTS[variant])]
 
