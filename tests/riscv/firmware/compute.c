@@ -28,8 +28,8 @@ int main(void) {
   if (compute(DIV, 1, 0) != 0 || status != ERROR) return 5;
   if (compute(9, 1, 1) != 0 || status != ERROR) return 6;
   if (compute(ADD, 2, 2) != 4 || status != READY) return 7; // the error is gone
-  if (ONE[CONTROL] != TRIGGER) return 8; // it reads back
-  ONE[PEER_OUT] = 0xabcd;                // asks the other one, which has computed nothing
+  if (ONE[CONTROL] != TRIGGER) return 8;                    // it reads back
+  ONE[PEER_OUT] = 0xabcd;                                   // asks the other one, which has computed nothing
   if (OTHER[STATUS] & PEER) return 9;
   while (!(ONE[STATUS] & PEER)) {
   }
