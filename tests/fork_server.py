@@ -29,7 +29,9 @@ from tests.optional_packages import need_the_command
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Imported ahead: what the first op on a device and torch.compile import from torch.
-AHEAD = "torch torch._decomp torch._meta_registrations torch.export torch.fx.passes.infra.pass_base torch._dynamo".split()
+AHEAD = """
+    torch torch._decomp torch._dynamo torch._meta_registrations torch.export torch.fx.passes.infra.pass_base
+""".split()
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: Variables with these beginnings are read once, at the start of Python, torch or the C library.
 READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
