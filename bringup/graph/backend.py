@@ -23,6 +23,7 @@ from bringup.graph.offloaded import OffloadedGraph
 from bringup.graph.quantized_rewrite import with_integer_ops
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.templates import SizedGraph, remember, served_by_template
+from bringup.graph.values import traced_tensors
 from bringup.lowering import activation
 from bringup.runtime import driver_of
 
@@ -96,14 +97,7 @@ def compiled_graph(
 
 def _devices(module: GraphModule) -> set[torch.device]:
     """The devices of the graph's tensors with dimensions, and of those in the graphs inside it."""
-    found: set[torch.device] = set()
-    graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
-    for node in (node for graph in graphs for node in graph.nodes):
-        values = node.meta.get("val")
-        for value in values if isinstance(values, (list, tuple)) else [values]:
-            if isinstance(value, torch.Tensor) and (value.ndim or value.device.type != "cpu"):
-                found.add(value.device)
-    return found
+    return {x.device for x in traced_tensors(module) if x.ndim or x.device.type != "cpu"}
 
 
 def cut_in_two(joint: GraphModule, *arguments: Any, **named: Any) -> tuple[GraphModule, GraphModule]:

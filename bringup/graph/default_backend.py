@@ -14,6 +14,8 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from bringup.graph.values import traced_tensors
+
 _InductorWrapper: Any = torch._TorchCompileInductorWrapper  # untyped before torch 2.14
 
 
@@ -53,9 +55,8 @@ def on_our_device(module: GraphModule, inputs: Sequence[Any]) -> bool:
     One is enough: bringup runs the nodes of other devices as ordinary ops, inductor has no code for ours.
     """
     kind = torch._C._get_privateuse1_backend_name()
-    graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
-    values = [node.meta.get("example_value", node.meta.get("val")) for graph in graphs for node in graph.nodes]
-    return any(isinstance(x, torch.Tensor) and x.device.type == kind for x in tree_leaves([*inputs, *values]))
+    given = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+    return any(x.device.type == kind for x in (*given, *traced_tensors(module)))
 
 
 class DefaultBackend:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from bringup.lowering.call import Memory as Memory
 from bringup.lowering.call import Tensor
@@ -79,3 +81,11 @@ class NumberSource:
     formula: IntLike | None = None
     held: Held | None = None
     symbolic: torch.SymFloat | torch.SymBool | None = None
+
+
+def traced_tensors(module: GraphModule) -> Iterator[torch.Tensor]:
+    """What the nodes of a graph give, by Dynamo or by AOT Autograd, and those of the graphs inside it."""
+    for graph in (inner.graph for inner in module.modules() if isinstance(inner, GraphModule)):
+        for node in graph.nodes:
+            found = tree_leaves(node.meta.get("example_value", node.meta.get("val")))
+            yield from (value for value in found if isinstance(value, torch.Tensor))

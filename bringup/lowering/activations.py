@@ -133,7 +133,12 @@ pointwise("aten::softplus", _softplus)
 pointwise("aten::softplus_backward", _softplus_backward)
 
 
-@lowering("aten::log_sigmoid_forward")
+def _log_sigmoid_outputs(x: Any) -> list[Any]:
+    """Contiguous, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
+    return [new_output(x[2], x[3])] * 2
+
+
+@lowering("aten::log_sigmoid_forward", outputs=_log_sigmoid_outputs)
 def log_sigmoid_forward(call: Call, self: Tensor) -> None:
     """log(sigmoid(x)); the second output, which only the CPU's own backward reads, is e^-|x| where it has elements."""
     elementwise(call, call.outs[:1], (self,), log_sigmoid, opmath(self.dtype))

@@ -26,6 +26,7 @@ from bringup.lowering.formulas import (
     unary,
     where,
 )
+from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import compute_type, lowering, pointwise
 from bringup.lowering.scalar_types import opmath, overflow_error
 
@@ -107,7 +108,7 @@ def _truncated(x: Expr, y: Expr) -> Expr:
 
 pointwise("aten::div.Tensor", lambda x, y: x / y, to="float")
 pointwise("aten::div.Scalar", lambda x, y: x / y, to="float", promote=_BOTH)
-pointwise("aten::floor_divide", binary_op("floordiv"), to="common")
+pointwise("aten::floor_divide", binary_op("floordiv"), to="common", outputs=promoted_output)
 pointwise("aten::floor_divide.Scalar", binary_op("floordiv"), to="common", promote=_BOTH)
 pointwise("aten::remainder.Tensor", binary_op("remainder"), to="common")
 pointwise("aten::remainder.Scalar aten::remainder.Scalar_Tensor", binary_op("remainder"), to="common", promote=_BOTH)

@@ -269,8 +269,8 @@ class Resolver:
         if outputs is None and op in OUTPUTS:
             try:
                 outputs = made = OUTPUTS[op](*arguments[:count])
-            except NoKernel:
-                return self._make_plan([], [], [], _FLAG_REFUSED)
+            except NoKernel as reason:
+                return self._make_plan([], [], [], _FLAG_REFUSED, None, str(reason))
         flat = flatten(without_repeated(arguments, REPEATED.get(definition, ())), outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):

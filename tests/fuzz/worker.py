@@ -78,7 +78,9 @@ def _compared(route: str, programs: Sequence[Program], right: Judged, found: Fou
     failures: dict[int, Failure] = {}
     for number, rans in enumerate(found):
         for program, ran in zip(programs, rans):
-            said = right[program.seed][number].difference(ran, memory=way.memory, inputs=way.inputs)
+            said = right[program.seed][number].difference(
+                ran, memory=way.memory, inputs=way.inputs, traced=route != "eager"
+            )
             if said:
                 sizes = f"with sizes {SIZES[number]}: " if number else ""
                 failures.setdefault(program.seed, Failure(program.seed, route, (sizes + said)[:_WORDS]))

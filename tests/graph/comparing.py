@@ -29,6 +29,17 @@ def graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+class Calls(torch.nn.Module):
+    """A function as a module, for export."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ import bringup
 from bringup.graph.artifact import ArtifactFile
 from bringup.graph.artifact_manifest import program_from
 from bringup.graph.export_targets import export_target, target_names
+from tests.graph.comparing import Calls
 from tests.graph.export_models import CASES, ConvolutionalNet, Decomposition, Normalised, WritesToItsInput
 
 # torch.export copies its own trees.
@@ -372,20 +373,9 @@ def test_an_index_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
         bringup.export(Takes(), (torch.randn(4), torch.tensor([1])), out=tmp_path / "m.bup")
 
 
-class Computes(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def test_results_with_names_are_tuples(tmp_path: Path, device: str) -> None:
     x = torch.randn(3, 5, device=device)
-    path = bringup.export(Computes(lambda x: {"top": x.topk(2), "all": x.aminmax()}), (x,), out=tmp_path / "m.bup")
+    path = bringup.export(Calls(lambda x: {"top": x.topk(2), "all": x.aminmax()}), (x,), out=tmp_path / "m.bup")
     found = bringup.load(path)(x)
     assert type(found["top"]) is tuple
     for ours, theirs in zip((*found["top"], *found["all"]), (*x.topk(2), *x.aminmax())):
@@ -399,14 +389,14 @@ def test_results_in_other_containers_are_refused_in_words(tmp_path: Path) -> Non
 
     torch.export.register_dataclass(Output, serialized_type_name="tests.Output")
     with pytest.raises(bringup.ExportError, match="the results: a Output; there are tuples, lists and dicts in a file"):
-        bringup.export(Computes(lambda x: Output(x * 2)), (torch.ones(3),), out=tmp_path / "m.bup")
+        bringup.export(Calls(lambda x: Output(x * 2)), (torch.ones(3),), out=tmp_path / "m.bup")
 
 
 def test_an_assertion_of_the_model_is_part_of_the_file(tmp_path: Path, device: str) -> None:
     index = torch.tensor([0, 4], device=device)
-    if "_assert_async" not in str(torch.export.export(Computes(lambda i: F.one_hot(i, 5)), (index,)).graph):
+    if "_assert_async" not in str(torch.export.export(Calls(lambda i: F.one_hot(i, 5)), (index,)).graph):
         pytest.skip(f"PyTorch {torch.__version__} does not trace the check of one_hot")
-    path = bringup.export(Computes(lambda i: F.one_hot(i, 5)), (index,), out=tmp_path / "m.bup")
+    path = bringup.export(Calls(lambda i: F.one_hot(i, 5)), (index,), out=tmp_path / "m.bup")
     model = bringup.load(path)
     assert torch.equal(model(index), F.one_hot(index, 5))
     with pytest.raises(IndexError, match="assertion"):

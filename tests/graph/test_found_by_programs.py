@@ -12,19 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import bringup
+from tests.graph.comparing import Calls
 
 Function = Callable[..., Any]
-
-
-class Called(nn.Module):
-    """A function as a module, for export."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
 
 
 def take_from_attention(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +50,7 @@ def test_eager_and_compiled(name: str, device: str, backend: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_exported(name: str, tmp_path: Path) -> None:
     function, inputs = PROGRAMS[name]
-    bringup.export(Called(function), inputs, out=tmp_path / "m.bup")
+    bringup.export(Calls(function), inputs, out=tmp_path / "m.bup")
     check(bringup.load(tmp_path / "m.bup")(*inputs), function(*inputs))
 
 
@@ -76,6 +66,15 @@ def test_a_remainder_that_no_size_gives(device: str, backend: str) -> None:
     pool = torch.compile(lambda x: F.avg_pool1d(x, 2), backend=backend, dynamic=True)
     x = torch.randn(3, 2, 8)
     check(pool(x.to(device)), F.avg_pool1d(x, 2))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x, y: x // y, lambda x, y: F.logsigmoid(x), lambda x, y: 3**x, torch.logaddexp]
+)
+def test_strides_of_eager_results(function: Function, device: str) -> None:
+    """PyTorch's meta kernels give others than its CPU kernels."""
+    x, y = torch.randn(6, 4).t(), torch.rand(4, 1) + 1
+    assert function(x.to(device), y.to(device)).stride() == function(x, y).stride()
 
 
 def test_index_put_of_an_expanded_tensor_is_refused(device: str) -> None:

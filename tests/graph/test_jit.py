@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
 import bringup.jit
+from tests.graph.scripting import check, fresh, groups_of, never_op_by_op, optimized, reasons_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is deprecated as a whole
 
@@ -20,44 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchSc
 def disabled_afterwards() -> Iterator[None]:
     yield
     bringup.jit.disable()
-
-
-def fresh(function: Callable[..., Any]) -> Any:
-    """A script function that has not run: torch.jit.script keeps what it made of a function, for other tests too."""
-    scripted = torch.jit.script(function)
-    scripted._debug_flush_compilation_cache()
-    return scripted
-
-
-def optimized(function: Callable[..., Any], *inputs: Any) -> Any:
-    """The function as the JIT runs it after its second call, checked against eager at each of them."""
-    scripted = fresh(function)
-    for _ in range(3):
-        check(scripted, function, *inputs)
-    return scripted
-
-
-def check(scripted: Any, function: Callable[..., Any], *inputs: Any) -> None:
-    """Same results, and the same writes to the inputs."""
-    own, eager = ([copied(value) for value in inputs] for _ in range(2))
-    torch.testing.assert_close(scripted(*own), function(*eager), rtol=2e-5, atol=2e-5)
-    torch.testing.assert_close(own, eager, rtol=2e-5, atol=2e-5)
-
-
-def copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def groups_of(scripted: Any) -> list[list[str]]:
-    return [[op.removeprefix("aten::") for op in group.ops] for group in bringup.jit.report(scripted).groups]
-
-
-def reasons_of(scripted: Any) -> dict[str, str]:
-    return {row.op.removeprefix("aten::"): row.reason for row in bringup.jit.report(scripted).left_out}
-
-
-def never_op_by_op(scripted: Any) -> bool:
-    return all(group.compiled and not group.op_by_op for group in bringup.jit.report(scripted).groups)
 
 
 # ---- what is grouped ----
@@ -174,147 +136,6 @@ def test_other_types() -> None:
     bringup.jit.enable(driver="sim")
     assert never_op_by_op(optimized(of_integers, torch.arange(6)))
     scripted = optimized(pointwise, torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64))
-    assert never_op_by_op(scripted)
-
-
-# ---- memory that others see ----
-def writes_between(x: Tensor) -> Tensor:
-    y = x * 2
-    x.add_(1)
-    return (y + x) * y
-
-
-def writes_through_a_view(x: Tensor) -> Tensor:
-    y = torch.sin(x) + 1
-    first = y.view(-1)[0:2]
-    z = y * 3
-    first.mul_(2)
-    return y * z + torch.relu(z)
-
-
-def writes_what_it_returns(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = torch.sin(x) + 1
-    z = y.t()
-    y.mul_(2)
-    return y, torch.relu(z) * 2
-
-
-def gives_a_view(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = torch.sin(x) * 2
-    return y.view(-1), (y + 1) * 2
-
-
-def writes_in_place(x: Tensor) -> Tensor:
-    y = x * 2
-    y.add_(1).relu_()
-    return y.sigmoid_() - x
-
-
-def writes_into_a_slice(x: Tensor) -> Tensor:
-    y = torch.zeros_like(x)
-    y[0] = torch.sin(x[0]) + 1
-    y[1].copy_(torch.cos(x[1]) * 2)
-    return torch.tanh(y) + 1
-
-
-def writes_a_list(x: Tensor) -> Tensor:
-    parts = [x + 1]
-    parts.append(torch.sin(x) * 2)
-    whole = torch.cat(parts) * 2
-    parts.pop(0)
-    parts[0] = x + parts[0]
-    x.zero_()
-    return whole[: x.size(0)] + torch.cat(parts)
-
-
-@pytest.mark.parametrize("place", ["cpu", "sim"])
-@pytest.mark.parametrize(
-    "function",
-    [
-        writes_between,
-        writes_through_a_view,
-        writes_what_it_returns,
-        gives_a_view,
-        writes_in_place,
-        writes_into_a_slice,
-        writes_a_list,
-    ],
-)
-def test_writes_and_views_mean_what_they_meant(function: Callable[..., Any], place: str) -> None:
-    bringup.jit.enable(driver="sim", min_group_size=1)
-    scripted = optimized(function, torch.randn(3, 3, device=place))
-    assert groups_of(scripted)
-    ops = [op for group in groups_of(scripted) for op in group]
-    assert not [op for op in ops if op.endswith("_")]
-
-
-def keeps_its_dtype(x: Tensor) -> Tensor:
-    y = x * 2
-    y.logical_not_()
-    z = x.to(torch.bfloat16) * 2
-    z += x + 0.3
-    return y.mean() + (z * 3).sum()
-
-
-def writes_to_what_came_through(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = x.type_as(x * 2)
-    y += 2
-    z = torch.dropout(x, 0.5, False)
-    z.mul_(3)
-    return y, (z + 1) * 2
-
-
-def picks(x: Tensor) -> Tensor:
-    return x[:, torch.tensor([2, 0], device=x.device)] + 1
-
-
-@pytest.mark.parametrize("place", ["cpu", "sim"])
-@pytest.mark.parametrize("function", [keeps_its_dtype, writes_to_what_came_through, picks])
-def test_ops_mean_what_they_meant(function: Callable[..., Any], place: str) -> None:
-    """In place the dtype stays; type_as and dropout may return their argument; an index may be missing."""
-    bringup.jit.enable(driver="sim", min_group_size=1)
-    optimized(function, torch.randn(3, 3, device=place))
-
-
-def test_in_place_on_a_value_nobody_else_sees_is_grouped() -> None:
-    bringup.jit.enable(driver="sim")
-    assert groups_of(optimized(writes_in_place, torch.randn(4))) == [["mul", "add", "relu", "sigmoid", "sub"]]
-
-
-def test_a_view_that_leaves_shares_memory() -> None:
-    bringup.jit.enable(driver="sim")
-
-    def of(scripted: Any, x: Tensor) -> bool:
-        viewed, y = scripted(x)
-        viewed.zero_()
-        return bool((y == 0).all())
-
-    def pair(x: Tensor) -> tuple[Tensor, Tensor]:
-        y = torch.sin(x) * 2
-        return y.view(-1), y
-
-    scripted = optimized(pair, torch.randn(2, 2))
-    assert groups_of(scripted) == [["sin", "mul"]]
-    assert of(scripted, torch.randn(2, 2))
-
-
-class Dropped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.dropout(x), torch.relu(self.dropout(x)) + 1
-
-
-def test_an_input_that_comes_through_is_itself() -> None:
-    bringup.jit.enable(driver="sim", min_group_size=1)
-    x = torch.randn(4)
-    scripted = torch.jit.trace(Dropped().eval(), x)
-    for _ in range(3):
-        through, other = scripted(x)
-    assert through.data_ptr() == x.data_ptr()
-    torch.testing.assert_close(other, torch.relu(x) + 1)
     assert never_op_by_op(scripted)
 
 
@@ -574,53 +395,6 @@ def test_reports_of_what_has_none() -> None:
     bringup.jit.enable(driver="sim")
     with pytest.raises(TypeError, match="Linear"):
         bringup.jit.report(nn.Linear(2, 2))
-
-
-# ---- CPU tensors ----
-def of_cpu(x: Tensor, weight: Tensor) -> Tensor:
-    return (x * weight).relu() + 1
-
-
-def test_cpu_tensors_are_read_at_every_call() -> None:
-    """Writes that no version counter sees: through NumPy, through .data, through memory that other tensors share."""
-    bringup.jit.enable(driver="sim")
-    numbers = numpy.zeros(4, dtype=numpy.float32)
-    x, weight = torch.from_numpy(numbers), torch.ones(4)
-    scripted = fresh(of_cpu)
-    for n in range(6):
-        numbers[:] = n
-        if n > 3:
-            weight.data.mul_(3)
-        assert torch.equal(scripted(x, weight), of_cpu(x, weight)), n
-    assert never_op_by_op(scripted)
-    same = torch.jit.trace(lambda x: (x * weight).relu() + 1, (x,))
-    for n in range(5):
-        weight.data.add_(n)  # now it is a constant of the graph
-        assert torch.equal(same(x), of_cpu(x, weight)), n
-
-
-def test_cpu_tensors_of_any_layout() -> None:
-    bringup.jit.enable(driver="sim")
-    for x in (
-        torch.randn(6, 8)[1::2, ::3],
-        torch.randn(3, 1).expand(3, 3),
-        torch.randn(8).unfold(0, 3, 1),
-        torch.randn(3, 0),
-    ):
-        weight = torch.randn(x.shape[1]).flip(0)
-        scripted = fresh(of_cpu)
-        for _ in range(4):
-            assert torch.equal(scripted(x, weight), of_cpu(x, weight))
-        assert never_op_by_op(scripted)
-
-
-def test_an_argument_on_the_cpu_that_comes_through() -> None:
-    from bringup.jit.cpu_tensors import for_cpu_tensors
-
-    x = torch.randn(3)
-    result, through = for_cpu_tensors(lambda x: [x + 1, x], torch.device("sim"))(x)
-    assert through is x
-    assert torch.equal(result, x + 1)
 
 
 def test_a_driver_without_a_compiler(run_python: Any, tmp_path: Any) -> None:

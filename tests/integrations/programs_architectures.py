@@ -17,6 +17,13 @@ SMALL = {
 }
 
 
+def next_tokens(model: nn.Module, device: str) -> Tensors:
+    """The logits, loss and gradients of a language model for a few tokens."""
+    ids = tokens(2, 12).to(device)
+    out = model(input_ids=ids, labels=ids)
+    return with_gradients(model, out.loss, logits=out.logits)
+
+
 @case("transformers", "T5: encoder and decoder, gradients")
 def t5(device: str, dtype: torch.dtype) -> Tensors:
     from transformers import T5Config, T5ForConditionalGeneration
@@ -38,10 +45,7 @@ def mixtral(device: str, dtype: torch.dtype) -> Tensors:
     torch.manual_seed(0)
     # Eager: torch's grouped products have no float64.
     config = MixtralConfig(num_key_value_heads=2, num_local_experts=4, experts_implementation="eager", **SMALL)
-    model = placed(MixtralForCausalLM(config), device, dtype)
-    ids = tokens(2, 12).to(device)
-    out = model(input_ids=ids, labels=ids)
-    return with_gradients(model, out.loss, logits=out.logits)
+    return next_tokens(placed(MixtralForCausalLM(config), device, dtype), device)
 
 
 @case("transformers", "Mamba: state space, gradients")
@@ -50,10 +54,7 @@ def mamba(device: str, dtype: torch.dtype) -> Tensors:
 
     torch.manual_seed(0)
     config = MambaConfig(vocab_size=64, hidden_size=32, state_size=8, num_hidden_layers=2)
-    model = placed(MambaForCausalLM(config), device, dtype)
-    ids = tokens(2, 12).to(device)
-    out = model(input_ids=ids, labels=ids)
-    return with_gradients(model, out.loss, logits=out.logits)
+    return next_tokens(placed(MambaForCausalLM(config), device, dtype), device)
 
 
 @case("transformers", "wav2vec 2.0: convolutions over sound, CTC loss, gradients")
@@ -111,10 +112,7 @@ def dora(device: str, dtype: torch.dtype) -> Tensors:
     base = gpt2_model()
     torch.manual_seed(3)
     options = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "init_lora_weights": False}
-    model = placed(get_peft_model(base, LoraConfig(r=4, use_dora=True, **options)), device, dtype)
-    ids = tokens(2, 12).to(device)
-    out = model(input_ids=ids, labels=ids)
-    return with_gradients(model, out.loss, logits=out.logits)
+    return next_tokens(placed(get_peft_model(base, LoraConfig(r=4, use_dora=True, **options)), device, dtype), device)
 
 
 @case("torch-geometric", "Graph U-Net: pooling, products of sparse matrices, gradients")

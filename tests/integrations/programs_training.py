@@ -99,6 +99,9 @@ def batches(dtype: torch.dtype) -> torch.utils.data.DataLoader[tuple[torch.Tenso
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows, torch.arange(12) % 3), batch_size=4)
 
 
+@case("accelerate", 'a training loop, `mixed_precision="fp16"` ([how](#accelerate))', torch.float16)
+@case("accelerate", 'a training loop, `mixed_precision="bf16"`', torch.bfloat16)
+@case("accelerate", "a training loop")
 def accelerated(device: str, dtype: torch.dtype) -> Tensors:
     """Three steps of a loop written for accelerate."""
     from accelerate import Accelerator
@@ -128,22 +131,10 @@ def accelerated(device: str, dtype: torch.dtype) -> Tensors:
     return {"losses": torch.stack(losses), **weights(accelerator.unwrap_model(model))}
 
 
-@case("accelerate", "a training loop")
-def accelerate_float32(device: str, dtype: torch.dtype) -> Tensors:
-    return accelerated(device, dtype)
-
-
-@case("accelerate", 'a training loop, `mixed_precision="bf16"`', torch.bfloat16)
-def accelerate_bfloat16(device: str, dtype: torch.dtype) -> Tensors:
-    return accelerated(device, dtype)
-
-
-@case("accelerate", 'a training loop, `mixed_precision="fp16"` ([how](#accelerate))', torch.float16)
-def accelerate_float16(device: str, dtype: torch.dtype) -> Tensors:
-    return accelerated(device, dtype)
-
-
 # ---- Lightning ----
+@case("lightning", 'Trainer.fit, `precision="16-mixed"`', torch.float16)
+@case("lightning", 'Trainer.fit, `precision="bf16-mixed"`', torch.bfloat16)
+@case("lightning", "Trainer.fit")
 def fitted(device: str, dtype: torch.dtype) -> Tensors:
     """Three steps by Lightning's Trainer, which is not told where."""
     import lightning
@@ -180,21 +171,6 @@ def fitted(device: str, dtype: torch.dtype) -> Tensors:
         assert trainer.strategy.root_device.type == device
     module.to(device)  # Lightning brings it back to the CPU
     return {"losses": torch.stack(module.losses), **weights(module.network)}
-
-
-@case("lightning", "Trainer.fit")
-def lightning_float32(device: str, dtype: torch.dtype) -> Tensors:
-    return fitted(device, dtype)
-
-
-@case("lightning", 'Trainer.fit, `precision="bf16-mixed"`', torch.bfloat16)
-def lightning_bfloat16(device: str, dtype: torch.dtype) -> Tensors:
-    return fitted(device, dtype)
-
-
-@case("lightning", 'Trainer.fit, `precision="16-mixed"`', torch.float16)
-def lightning_float16(device: str, dtype: torch.dtype) -> Tensors:
-    return fitted(device, dtype)
 
 
 @case("lightning", 'Fabric, `precision="bf16-mixed"`', torch.bfloat16)

@@ -65,8 +65,8 @@ class MetaCall {
       return true;
     } catch (const c10::NotImplementedError&) {
       return false;
-    } catch (
-        const pybind11::error_already_set& error) { // a meta kernel in Python, registered for an out= it never takes
+    } catch (const pybind11::error_already_set& error) {
+      // A meta kernel in Python, registered for an out= that it never takes.
       if (!op_.functional || !error.matches(PyExc_TypeError)) throw;
       return false;
     }

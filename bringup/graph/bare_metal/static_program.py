@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -104,6 +104,10 @@ class StaticProgram:
     steps: tuple[Step, ...]
     folded_norms: int = 0
     """How many batch norms are part of weights."""
+
+    def with_kernels(self, change: Callable[[Kernel], Kernel]) -> StaticProgram:
+        """The program with another kernel in each step."""
+        return replace(self, steps=tuple(replace(step, kernel=change(step.kernel)) for step in self.steps))
 
 
 def static_program(program: GraphProgram, constants: Sequence[memoryview]) -> StaticProgram:

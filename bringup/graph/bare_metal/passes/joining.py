@@ -16,7 +16,7 @@ from bringup.targets.c_contract_tile import merged_axes
 
 def join(program: StaticProgram) -> StaticProgram:
     """The program with the axes of its kernels joined."""
-    return replace(program, steps=tuple(replace(step, kernel=joined(step.kernel)) for step in program.steps))
+    return program.with_kernels(joined)
 
 
 def joined(kernel: Kernel) -> Kernel:

@@ -12,7 +12,7 @@ from bringup.ir.kernel import Contract, Kernel, Reduce, Stmt
 
 def products(program: StaticProgram) -> StaticProgram:
     """The program with such folds rewritten."""
-    return replace(program, steps=tuple(replace(step, kernel=with_contract(step.kernel)) for step in program.steps))
+    return program.with_kernels(with_contract)
 
 
 def with_contract(kernel: Kernel) -> Kernel:

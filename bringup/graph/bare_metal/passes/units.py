@@ -1,8 +1,8 @@
 """Axes and dimensions of one element left out: a grouped convolution of one image then looks like any other.
 
 Fusion leaves them out of the kernels that it joins; a convolution that nothing was fused with still has them, and the
-passes after this one would not find its rows (a depthwise layer of 8 × 8 × 8:
-2,373 vector instructions instead of 506).
+passes after this one would not find its rows (a depthwise layer of 8 × 8 × 8: 2,373 vector
+instructions instead of 506).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import StaticProgram
-from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
-from bringup.ir.kernel import Kernel, Store, statements
-from bringup.ir.walk import Substitution, all_values
+from bringup.ir.kernel import Kernel
+from bringup.ir.walk import Substitution
+from bringup.targets.c_plan import accesses
 
 
 def without_units(program: StaticProgram) -> StaticProgram:
     """The program with such axes and dimensions of its kernels left out."""
-    return replace(program, steps=tuple(replace(step, kernel=squeezed(step.kernel)) for step in program.steps))
+    return program.with_kernels(squeezed)
 
 
 def squeezed(kernel: Kernel) -> Kernel:
@@ -33,12 +33,8 @@ def squeezed(kernel: Kernel) -> Kernel:
     single = {axis.name: Int(0) for axis in kernel.axes if axis.extent == Int(1)}
     body = Substitution(axes=single).block(kernel.body) if single else kernel.body
     touched: dict[str, list[tuple[Index, ...]]] = {}
-    for value in all_values(body):
-        if isinstance(value, Load):
-            touched.setdefault(value.buffer, []).append(value.indices)
-    for stmt in statements(body):
-        if isinstance(stmt, Store):
-            touched.setdefault(stmt.buffer, []).append(stmt.indices)
+    for name, indices in accesses(body):
+        touched.setdefault(name, []).append(indices)
     kept: dict[str, list[int]] = {}
     for buffer in kernel.buffers:
         still = [all(at[d] == Int(0) for at in touched.get(buffer.name, ())) for d in range(len(buffer.shape))]

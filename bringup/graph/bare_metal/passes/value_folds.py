@@ -14,7 +14,7 @@ from bringup.ir.walk import all_values
 
 def value_folds(program: StaticProgram) -> StaticProgram:
     """The program with such folds shortened."""
-    return replace(program, steps=tuple(replace(step, kernel=without_positions(step.kernel)) for step in program.steps))
+    return program.with_kernels(without_positions)
 
 
 def without_positions(kernel: Kernel) -> Kernel:
