@@ -127,7 +127,7 @@ def test_the_rule(statement: str, kind: str, wrong: object, seen: bool) -> None:
     program = _program(statement, kind)
     inputs = program.arguments(SIZES[0])
     ran = left_behind(inputs, [wrong(inputs[0])])  # type: ignore[operator]
-    assert bool(expected(program, SIZES[0]).difference(ran, memory=True, inputs=True)) is seen
+    assert bool(expected(program, SIZES[0]).difference(ran, memory=True, inputs=True, traced=True)) is seen
 
 
 def test_perturbation_follows_cancellation() -> None:
