@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bringup.driver_lookup import installed_entries
+from bringup.kit import op_workers
 from tests import fork_server
 from tests.cpu_time import CpuTimes
 from tests.optional_packages import SkipWithoutZig, files_left_out
@@ -54,6 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="bringup-test-kernels-")
         os.environ["BRINGUP_CACHE"] = folder.name  # workers of xdist inherit it
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_supervisors() -> Iterator[None]:
+    """Op checks of these tests do not import op_db again, each of them."""
+    start = op_workers.start_supervisor
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            op_workers, "start_supervisor", lambda *given: fork_server.start_supervisor(*given) or start(*given)
+        )
+        yield
 
 
 @pytest.fixture(scope="session")
