@@ -83,7 +83,7 @@ def run_python() -> RunPython:
 
     ``env`` adds to this process's environment, where None removes a name; a failing process fails the test unless
     ``check=False``. Tests of errors read ``.returncode`` and ``.stderr``. The process is a fork of one that has torch
-    where that makes no difference; ``fresh`` insists on a new one.
+    where that makes no difference; ``fresh`` insists on a new one. ``whole_end`` is for tests of how a process ends.
     """
 
     def run(
@@ -94,11 +94,18 @@ def run_python() -> RunPython:
         timeout: float = 120,
         cwd: Path = ROOT,
         fresh: bool = False,
+        whole_end: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         merged: dict[str, str | None] = {**os.environ, **(env or {})}
         environment = {name: value for name, value in merged.items() if value is not None}
         result = fork_server.run(
-            textwrap.dedent(code), *arguments, env=environment, cwd=cwd, timeout=timeout, fresh=fresh
+            textwrap.dedent(code),
+            *arguments,
+            env=environment,
+            cwd=cwd,
+            timeout=timeout,
+            fresh=fresh,
+            whole_end=whole_end,
         )
         if check and result.returncode != 0:
             pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)

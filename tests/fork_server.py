@@ -1,15 +1,17 @@
 """Runs programs in fresh processes that are forked from one that has imported torch, which takes 2 s of CPU each time.
 
 A program sees what ``python -c`` would show it: ``import torch`` runs device autoload under the program's own
-environment, at the line where the program has it; nothing of bringup is imported before. The interpreter starts and
-ends as usual. Variables that torch or Python read when they start, and programs that look at what is imported, need a
-process of their own, and ``run`` gives them one.
+environment, at the line where the program has it. Of bringup only ``ir`` and ``targets`` are there before, which hold
+no state and read no variable when they are imported: 0.1 s, most of it for dataclasses. The interpreter starts and ends
+as usual, up to the end of torch itself. Variables that torch or Python read when they start, and programs that look at
+what is imported, need a process of their own, and ``run`` gives them one.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib.abc
@@ -37,6 +39,9 @@ AHEAD = """
 """.split()
 #: PyTorch's samples of its operators, for a server of its own: 2.5 s, and it changes settings of torch.
 OP_DB = "torch.testing._internal.common_methods_invocations"
+#: Taken from the server one by one, when a program imports them; they need nothing else of bringup.
+PURE = ("bringup.cache_directory", "bringup.ir", "bringup.targets")
+PURE_AHEAD = ["bringup.targets.c", "bringup.targets.toolchain", "bringup.ir.verify"]
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: Variables with these beginnings are read once, at the start of Python, torch or the C library.
 READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
@@ -54,7 +59,7 @@ elif words[:1] != ["-c"] or "torch" not in words[1]:
     os.execv({{python!r}}, [{{python!r}}, *words])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({{server!r}})
-request = json.dumps([words[1], words[2:], dict(os.environ), os.getcwd(), [1, 2]]).encode()
+request = json.dumps([words[1], words[2:], dict(os.environ), os.getcwd(), [1, 2], False]).encode()
 socket.send_fds(server, [request], [1, 2])
 server.recv(64)
 status = int(server.recv(64))
@@ -71,14 +76,16 @@ def run(
     timeout: float = 120,
     fresh: bool = False,
     ahead: Sequence[str] = (),
+    whole_end: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python -c CODE ARGUMENTS`` in the environment ``env``; ``fresh`` insists on a new interpreter.
 
-    ``ahead`` names more modules of torch that the process it is forked from has imported.
+    ``ahead`` names more modules of torch that the process it is forked from has imported; ``whole_end`` destroys torch
+    too when the program ends (EarlyEnd says what is left out otherwise).
     """
     environment = dict(os.environ if env is None else env)
     if not fresh and server(*ahead).can_run(environment, code):
-        return server(*ahead).run(code, arguments, environment, cwd, timeout)
+        return server(*ahead).run(code, arguments, environment, cwd, timeout, whole_end)
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment)
 
@@ -146,6 +153,7 @@ class Program:
         environment: Mapping[str, str],
         cwd: Path,
         files: Mapping[int, int],
+        whole_end: bool = False,
     ) -> None:
         """``files`` are descriptors by the number that they have in the program."""
         self.args = [sys.executable, "-c", code, *arguments]
@@ -153,7 +161,7 @@ class Program:
         self._server = server
         self._answers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._answers.connect(server.path)
-        request = json.dumps([code, list(arguments), dict(environment), str(cwd), list(files)]).encode()
+        request = json.dumps([code, list(arguments), dict(environment), str(cwd), list(files), whole_end]).encode()
         socket.send_fds(self._answers, [request], list(files.values()))
         self.pid = int(self._answer())
 
@@ -209,11 +217,18 @@ class ForkServer:
         return "sys.modules" not in code and not any(name.startswith(READ_AT_START) for name in changed)
 
     def run(
-        self, code: str, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
+        self,
+        code: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        timeout: float,
+        whole_end: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """What ``subprocess.run([python, "-c", code, *arguments])`` returns, with its output as text."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            program = Program(self, code, arguments, environment, cwd, {1: out.fileno(), 2: err.fileno()})
+            files = {1: out.fileno(), 2: err.fileno()}
+            program = Program(self, code, arguments, environment, cwd, files, whole_end)
             status = program.wait(timeout)
             texts = []
             for file in (out, err):
@@ -237,36 +252,75 @@ def _folders(environment: Mapping[str, str]) -> set[str]:
 
 
 # ---- in the server ----
-class TorchLater(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Takes torch out of ``sys.modules``; the program's ``import torch`` puts it back and runs device autoload."""
+class Later(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Takes modules out of ``sys.modules`` until the program imports them; with torch, device autoload runs."""
 
     def __init__(self) -> None:
-        names = [name for name in sys.modules if name.partition(".")[0] == "torch"]
-        self.modules = {name: sys.modules.pop(name) for name in names}
-        self.spec = self.modules["torch"].__spec__
+        names = [name for name in sys.modules if name.partition(".")[0] in ("torch", "bringup")]
+        modules = {name: sys.modules.pop(name) for name in names}
+        self.torch = {name: module for name, module in modules.items() if not name.startswith("bringup")}
+        self.one_by_one = {name: module for name, module in modules.items() if name.startswith(PURE)}
+        self.one_by_one["torch"] = self.torch["torch"]
+        self.specs = {name: module.__spec__ for name, module in self.one_by_one.items()}
 
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        original = self.specs.get(name)
+        if original is None:
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=self.spec.origin, is_package=True)
-        spec.submodule_search_locations = self.spec.submodule_search_locations
+        folders = original.submodule_search_locations
+        spec = importlib.machinery.ModuleSpec(name, self, origin=original.origin, is_package=folders is not None)
+        spec.submodule_search_locations = folders
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return self.modules["torch"]
+        return self.one_by_one[spec.name]
 
-    def exec_module(self, torch: types.ModuleType) -> None:
-        torch.__spec__ = self.spec
-        sys.modules.update(self.modules)
-        sys.meta_path.remove(self)
-        if torch._is_device_backend_autoload_enabled():
-            torch._import_device_backends()
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self.specs.pop(module.__name__)
+        if module.__name__ == "torch":
+            sys.modules.update(self.torch)
+            if module._is_device_backend_autoload_enabled():
+                module._import_device_backends()
+
+
+class EarlyEnd:
+    """Leaves out what a program's end would do to torch: 0.2 s, most of it for copies of pages that are written to.
+
+    The program's own modules, bringup's among them, and the libraries that it has loaded come to their end as usual;
+    then the process is gone, before torch's modules and static objects are destroyed.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.before = set(sys.modules)
+        self.modules: dict[str, types.ModuleType] = {}
+        atexit.register(self.hide)  # made before torch is imported: the first to be registered is the last to run
+
+    def imported(self) -> None:
+        """Takes note of what has been imported since."""
+        names = set(sys.modules) - self.before - sys.stdlib_module_names
+        self.modules = {name: sys.modules[name] for name in names}
+
+    def want(self) -> None:
+        """Called in a program's process, before its first line."""
+        self.wanted = True
+        c = ctypes.CDLL(None)
+        c.on_exit(c._exit, None)  # after everything that is registered later
+        c["__cxa_atexit"](c.fflush, None, None)
+
+    def hide(self) -> None:
+        if self.wanted:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.modules))
+            for name in self.modules:
+                sys.modules.pop(name, None)
 
 
 def serve(listener: socket.socket, ahead: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Forks for every request; returns in the forked processes only, with a program to run and its arguments."""
-    for name in (*AHEAD, *ahead):
+    end = EarlyEnd()
+    for name in (*AHEAD, *PURE_AHEAD, *ahead):
         importlib.import_module(name)
+    end.imported()
     gc.freeze()  # collections in the programs leave these objects, and so their pages, alone
     while True:
         if listener not in select.select([listener, sys.stdin], [], [])[0]:
@@ -283,7 +337,7 @@ def serve(listener: socket.socket, ahead: Sequence[str] = ()) -> tuple[str, list
             connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
     listener.close()
     connection.close()
-    code, arguments, environment, cwd, places = json.loads(request)
+    code, arguments, environment, cwd, places, whole_end = json.loads(request)
     away = [fcntl.fcntl(file, fcntl.F_DUPFD, 256) for file in files]  # from the numbers that are wanted
     for file in files:
         os.close(file)
@@ -294,6 +348,8 @@ def serve(listener: socket.socket, ahead: Sequence[str] = ()) -> tuple[str, list
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if not whole_end:
+        end.want()
     return code, arguments
 
 
@@ -303,7 +359,7 @@ def as_main(code: str, arguments: list[str]) -> None:
     sys.path[0] = ""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
-    sys.meta_path.insert(0, TorchLater())
+    sys.meta_path.insert(0, Later())
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(code, "<string>", "exec"), main.__dict__)
