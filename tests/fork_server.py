@@ -18,6 +18,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -33,9 +34,9 @@ from typing import IO
 from tests.optional_packages import need_the_command
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Imported ahead: what the first op on a device and torch.compile import from torch.
+#: Imported ahead: what the first op on a device and torch.compile import from torch; and what the tests' programs do.
 AHEAD = """
-    torch torch._decomp torch._dynamo torch._meta_registrations torch.export torch.fx.passes.infra.pass_base
+    pytest torch torch._decomp torch._dynamo torch._meta_registrations torch.export torch.fx.passes.infra.pass_base
 """.split()
 #: PyTorch's samples of its operators, for a server of its own: 2.5 s, and it changes settings of torch.
 OP_DB = "torch.testing._internal.common_methods_invocations"
@@ -43,12 +44,16 @@ OP_DB = "torch.testing._internal.common_methods_invocations"
 PURE = ("bringup.cache_directory", "bringup.ir", "bringup.targets")
 PURE_AHEAD = ["bringup.targets.c", "bringup.targets.toolchain", "bringup.ir.verify"]
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: These are read when they are needed.
+READ_LATER = {AUTOLOAD, "TORCH_EXTENSIONS_DIR"}
 #: Variables with these beginnings are read once, at the start of Python, torch or the C library.
 READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
 MESSAGE_BYTES = 1 << 20
 #: ``python -m MODULE``.
 MODULE = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 COMMAND = MODULE.format("bringup")
+#: ``python PATH``.
+SCRIPT = "import os, runpy, sys; sys.path[0] = os.path.dirname({0!r}); runpy.run_path({0!r}, run_name='__main__')"
 #: The programs of ``commands``; they import little, so that they start in 20 ms.
 CLIENT = f"""
 import json, os, socket, sys
@@ -210,11 +215,12 @@ class ForkServer:
 
     def can_run(self, environment: Mapping[str, str], code: str) -> bool:
         """Whether a forked process does what a new one would."""
-        names = {*environment, *self.environment} - {AUTOLOAD}
+        names = {*environment, *self.environment} - READ_LATER
         if _folders(environment) >= _folders(self.environment):
             names -= {"PYTHONPATH"}  # what it adds is added
         changed = {name for name in names if environment.get(name) != self.environment.get(name)}
-        return "sys.modules" not in code and not any(name.startswith(READ_AT_START) for name in changed)
+        looks = re.search(r"sys\.modules(?!\[)", code)  # not only at a module that it knows to be there
+        return not looks and not any(name.startswith(READ_AT_START) for name in changed)
 
     def run(
         self,

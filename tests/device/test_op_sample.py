@@ -59,13 +59,21 @@ def test_on_the_library(device: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kernels_mode")
-def test_on_generated_kernels(device: str) -> None:
+@pytest.mark.parametrize(
+    ("ops", "dtypes", "passing"),
+    [
+        (SAMPLED_OPS, ("float32",), {"forward": 65, "backward": 50}),
+        (FEW_OPS, ("int64", "bfloat16"), {"forward": 15}),
+        pytest.param(SAMPLED_OPS, ("int64", "bfloat16"), {"forward": 55}, marks=pytest.mark.sweep),
+    ],
+    ids=["float32", "few in other dtypes", "other dtypes"],
+)
+def test_on_generated_kernels(device: str, ops: list[str], dtypes: tuple[str, ...], passing: dict[str, int]) -> None:
     """The fixed list on kernels that bringup compiles: as the CPU, or a declared gap."""
-    dtypes = ("float32", "int64", "bfloat16")
-    report = check(device, ops=SAMPLED_OPS, kinds=KINDS, dtypes=dtypes, samples=2)
+    report = check(device, ops=ops, kinds=KINDS, dtypes=dtypes, samples=2)
     assert not [gap for gap in report.verdict.declared if gap.case.kind != "error"], report.summary()
-    for case, at_least in ((("forward", "float32"), 65), (("backward", "float32"), 50), (("forward", "int64"), 55)):
-        assert report.counts()[case]["pass"] >= at_least, report.summary()
+    for kind, at_least in passing.items():
+        assert report.counts()[kind, dtypes[0]]["pass"] >= at_least, report.summary()
 
 
 @pytest.mark.sweep
