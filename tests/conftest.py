@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bringup.driver_lookup import installed_entries
+from bringup.kit import op_workers
 from tests import fork_server
 from tests.cpu_time import CpuTimes
 from tests.optional_packages import SkipWithoutZig, files_left_out
@@ -56,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_supervisors() -> Iterator[None]:
+    """Op checks of these tests do not import op_db again, each of them."""
+    start = op_workers.start_supervisor
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            op_workers, "start_supervisor", lambda *given: fork_server.start_supervisor(*given) or start(*given)
+        )
+        yield
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     """What torch.device() gets; BRINGUP_TEST_DEVICE=dictmem (with BRINGUP_DRIVERS) runs the same tests elsewhere."""
@@ -71,7 +83,7 @@ def run_python() -> RunPython:
 
     ``env`` adds to this process's environment, where None removes a name; a failing process fails the test unless
     ``check=False``. Tests of errors read ``.returncode`` and ``.stderr``. The process is a fork of one that has torch
-    where that makes no difference; ``fresh`` insists on a new one.
+    where that makes no difference; ``fresh`` insists on a new one. ``whole_end`` is for tests of how a process ends.
     """
 
     def run(
@@ -82,11 +94,18 @@ def run_python() -> RunPython:
         timeout: float = 120,
         cwd: Path = ROOT,
         fresh: bool = False,
+        whole_end: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         merged: dict[str, str | None] = {**os.environ, **(env or {})}
         environment = {name: value for name, value in merged.items() if value is not None}
         result = fork_server.run(
-            textwrap.dedent(code), *arguments, env=environment, cwd=cwd, timeout=timeout, fresh=fresh
+            textwrap.dedent(code),
+            *arguments,
+            env=environment,
+            cwd=cwd,
+            timeout=timeout,
+            fresh=fresh,
+            whole_end=whole_end,
         )
         if check and result.returncode != 0:
             pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)

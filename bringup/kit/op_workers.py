@@ -80,9 +80,7 @@ def run_plan(plan: Plan, environment: dict[str, str] | None = None) -> Iterator[
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **(environment or {})}
     code = f"from bringup.kit.op_workers import serve; serve({write_end})"
     with tempfile.TemporaryFile() as log, os.fdopen(read_end, encoding="utf-8") as reports:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, pass_fds=(write_end,)
-        )
+        process = start_supervisor(code, write_end, log, env)
         os.close(write_end)
         finished = False
         try:
@@ -103,6 +101,13 @@ def run_plan(plan: Plan, environment: dict[str, str] | None = None) -> Iterator[
             process.wait()
         if not finished:
             raise OpCheckError(f"the supervisor ended with status {process.returncode}:\n{_tail(log)}")
+
+
+def start_supervisor(code: str, report_fd: int, log: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Starts the supervisor's process, which reads its plan from standard input."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, pass_fds=(report_fd,)
+    )
 
 
 def serve(report_fd: int) -> None:

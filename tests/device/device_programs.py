@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -182,8 +181,3 @@ def main(device: str, results: str, names: list[str]) -> None:
             faulthandler.cancel_dump_traceback_later()
             seconds = round(time.perf_counter() - started, 3)
             print(json.dumps({"name": name, "error": error, "value": value, "seconds": seconds}), file=file)
-
-
-if __name__ == "__main__":
-    # Imported again under its full name, so that the programs register where main() looks.
-    import_module("tests.device.device_programs").main(sys.argv[1], sys.argv[2], sys.argv[3:])

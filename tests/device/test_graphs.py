@@ -127,4 +127,4 @@ def test_graphs_at_exit_and_in_a_fork_are_left_alone(run_python: Any) -> None:
     torch.sim.set_stream(torch.sim.Stream())
     unfinished.capture_begin()
     """
-    run_python(code, env=KERNELS)
+    run_python(code, env=KERNELS, whole_end=True)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from bringup.kit.op_checks import OpReport, run_op_checks
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fork_server import MODULE, OP_DB, run
 
 #: Ops of every family, checked in dtypes beside float32: elementwise, reductions, indexing, sorting, shapes, linear
 #: algebra, convolution, normalisation, loss, random, complex.
@@ -47,7 +43,7 @@ def kernels_mode(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_SIM", "threads=1")
 
 
-def run(device: str, **options: object) -> OpReport:
+def check(device: str, **options: object) -> OpReport:
     report = run_op_checks(device, **options)  # type: ignore[arg-type]
     assert report.ok, report.summary()
     return report
@@ -56,20 +52,28 @@ def run(device: str, **options: object) -> OpReport:
 @pytest.mark.slow
 @pytest.mark.usefixtures("library_mode")
 def test_on_the_library(device: str) -> None:
-    report = run(device, ops=FEW_OPS, kinds=KINDS, samples=2)
+    report = check(device, ops=FEW_OPS, kinds=KINDS, samples=2)
     for case, at_least in ((("forward", "float32"), 23), (("backward", "float32"), 20), (("error", "any"), 8)):
         assert report.counts()[case]["pass"] >= at_least, report.summary()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kernels_mode")
-def test_on_generated_kernels(device: str) -> None:
+@pytest.mark.parametrize(
+    ("ops", "dtypes", "passing"),
+    [
+        (SAMPLED_OPS, ("float32",), {"forward": 65, "backward": 50}),
+        (FEW_OPS, ("int64", "bfloat16"), {"forward": 15}),
+        pytest.param(SAMPLED_OPS, ("int64", "bfloat16"), {"forward": 55}, marks=pytest.mark.sweep),
+    ],
+    ids=["float32", "few in other dtypes", "other dtypes"],
+)
+def test_on_generated_kernels(device: str, ops: list[str], dtypes: tuple[str, ...], passing: dict[str, int]) -> None:
     """The fixed list on kernels that bringup compiles: as the CPU, or a declared gap."""
-    dtypes = ("float32", "int64", "bfloat16")
-    report = run(device, ops=SAMPLED_OPS, kinds=KINDS, dtypes=dtypes, samples=2)
+    report = check(device, ops=ops, kinds=KINDS, dtypes=dtypes, samples=2)
     assert not [gap for gap in report.verdict.declared if gap.case.kind != "error"], report.summary()
-    for case, at_least in ((("forward", "float32"), 65), (("backward", "float32"), 50), (("forward", "int64"), 55)):
-        assert report.counts()[case]["pass"] >= at_least, report.summary()
+    for kind, at_least in passing.items():
+        assert report.counts()[kind, dtypes[0]]["pass"] >= at_least, report.summary()
 
 
 @pytest.mark.sweep
@@ -78,7 +82,7 @@ def test_on_generated_kernels(device: str) -> None:
 @pytest.mark.parametrize(("kind", "at_least"), [("forward", 665), ("backward", 530), ("error", 190)])
 def test_all_operators_on_generated_kernels(device: str, kind: str, at_least: int) -> None:
     """Every sample of every operator in float32: as the CPU, or a declared gap."""
-    report = run(device, kinds=(kind,), samples=0, timeout=900)
+    report = check(device, kinds=(kind,), samples=0, timeout=900)
     passed = sum(counter["pass"] for counter in report.counts().values())
     assert passed >= at_least, report.summary()
     if kind in MOST_GAPS:
@@ -90,7 +94,7 @@ def test_all_operators_on_generated_kernels(device: str, kind: str, at_least: in
 @pytest.mark.usefixtures("library_mode")
 @pytest.mark.parametrize(("kind", "at_least"), [("forward", 650), ("backward", 500), ("error", 190)])
 def test_all_operators_on_the_library(device: str, kind: str, at_least: int) -> None:
-    report = run(device, kinds=(kind,), samples=4)
+    report = check(device, kinds=(kind,), samples=4)
     passed = sum(counter["pass"] for counter in report.counts().values())
     assert passed >= at_least, report.summary()
 
@@ -100,7 +104,7 @@ def test_all_operators_on_the_library(device: str, kind: str, at_least: int) -> 
 def test_other_dtypes_on_the_library(device: str) -> None:
     """A fixed list of operators in integers, booleans, a short float and complex numbers."""
     dtypes = ("int64", "bool", "bfloat16", "complex64")
-    report = run(device, ops=SAMPLED_OPS, dtypes=dtypes, samples=2)
+    report = check(device, ops=SAMPLED_OPS, dtypes=dtypes, samples=2)
     for dtype in dtypes:
         assert report.counts()["forward", dtype]["pass"] >= 30, report.summary()
 
@@ -115,9 +119,7 @@ MUTATED_OPS = """
 
 def mutate(*options: str) -> str:
     """Runs ``python -m tests.mutation``, which must find every wrong result noticed."""
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.mutation", *options], cwd=ROOT, capture_output=True, text=True
-    )
+    process = run(MODULE.format("tests.mutation"), *options, ahead=[OP_DB], timeout=3600)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 

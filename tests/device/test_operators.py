@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import fork_server
 from tests.c_compiler import search_path
 
 ROOT = Path(__file__).parents[2]
@@ -40,24 +41,17 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x / (1 + x.abs() / LIMIT)
 
 
+def run_as_script(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = EXAMPLES / f"{name}.py"
+    return fork_server.run(fork_server.SCRIPT.format(str(path)), env={**os.environ, **environment}, timeout=280)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
-    """Runs the C++ examples as scripts, all at once, which builds them; later loads find the binaries."""
+    """Runs the C++ examples as scripts, which builds them; later loads find the binaries."""
     folder = str(tmp_path_factory.mktemp("extensions"))
-    started = {
-        name: subprocess.Popen(
-            [sys.executable, EXAMPLES / f"{name}.py"],
-            env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "MAX_JOBS": "1", "PATH": search_path()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in CPP
-    }
-    finished = {}
-    for name, process in started.items():
-        output, errors = process.communicate()
-        finished[name] = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    environment = {"TORCH_EXTENSIONS_DIR": folder, "MAX_JOBS": "1", "PATH": search_path()}
+    finished = {name: run_as_script(name, **environment) for name in CPP}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", folder)
         yield finished
@@ -73,7 +67,7 @@ def host_visible(device: str) -> None:
 # ---- as scripts ----
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_python_example_is_a_script(name: str) -> None:
-    result = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True)
+    result = run_as_script(name)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 

@@ -273,7 +273,7 @@ def test_an_error_of_queued_work_is_kept_for_the_user(run_python: Callable[..., 
 
 
 def test_an_error_that_nobody_heard_is_told_at_exit(run_python: Callable[..., Any]) -> None:
-    result = run_python(BAD_INDEX + "queue_a_bad_index()", env={"BRINGUP_SIM": "mode=kernels"})
+    result = run_python(BAD_INDEX + "queue_a_bad_index()", env={"BRINGUP_SIM": "mode=kernels"}, whole_end=True)
     assert "index 9 is out of range" in result.stderr
 
 

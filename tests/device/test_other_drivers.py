@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.c_compiler import compile_c
 from tests.device.device_programs import load_programs
 from tests.sweeps import swept_unless
@@ -61,6 +60,12 @@ KERNELS = ("small", "trap", "edge_npu")
 DRAWN_BY_KERNELS = {"multinomial", "randn float64", "randperm"}
 
 PROGRAMS = load_programs()
+MAIN = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from tests.device.device_programs import main
+main(sys.argv[1], sys.argv[2], sys.argv[3:])
+"""
 Results = dict[str, dict[str, Any]]
 
 
@@ -77,14 +82,15 @@ CASES = [(variant, name) for variant in VARIANTS for name in programs_of(VARIANT
 def run_programs(variant: Variant, drivers: str, folder: Path, names: list[str]) -> Results:
     """Runs programs on a variant; a program whose process died has the end of its output as error."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRINGUP_")}
-    environment |= {"BRINGUP_DRIVERS": drivers, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    environment |= {"OMP_NUM_THREADS": "1", "BRINGUP_CACHE": os.environ["BRINGUP_CACHE"], **variant.options}
+    environment |= {"BRINGUP_DRIVERS": drivers, "BRINGUP_CACHE": os.environ["BRINGUP_CACHE"], **variant.options}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     results: Results = {}
     for attempt in range(len(names)):
         file = folder / f"{attempt}.jsonl"
         left = [name for name in names if name not in results]
-        command = [sys.executable, "-m", "tests.device.device_programs", variant.device, str(file), *left]
-        process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=280)
+        process = fork_server.run(
+            MAIN, variant.device, str(file), *left, env=environment, cwd=folder, timeout=280, whole_end=True
+        )
         lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         results |= {line["name"]: line for line in lines if "name" in line}
         died = {line["begin"] for line in lines if "begin" in line} - set(results)

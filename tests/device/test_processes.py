@@ -16,8 +16,9 @@ Run = Callable[..., Any]
 def run_device(device: str, run_python: Run) -> Run:
     """Runs code, where `DEVICE` names the device, in a process of its own; a crash or a hang fails the test."""
 
-    def run(code: str, **environment: str) -> str:
-        return run_python(f"DEVICE = {device!r}\nimport torch\n" + code, env=environment).stdout
+    def run(code: str, whole_end: bool = False, **environment: str) -> str:
+        code = f"DEVICE = {device!r}\nimport torch\n" + code
+        return run_python(code, env=environment, whole_end=whole_end).stdout
 
     return run
 
@@ -175,7 +176,7 @@ def test_threads_that_share_tensors_and_free_each_others_memory(device: str) -> 
     ],
 )
 def test_exit_is_clean(code: str, run_device: Run) -> None:
-    run_device(code)
+    run_device(code, whole_end=True)
 
 
 # ---- fork and spawn ----

@@ -164,32 +164,42 @@ def test_storage_metadata_survives(device: str) -> None:
 
 
 # ---- other processes, other names (trap 24) ----
-SAVE = (
-    "import sys, torch, bringup; torch.save(torch.arange(3.0, device=bringup.device({name!r}, {index})), sys.argv[1])"
-)
+SAVE = """
+import sys, torch, bringup
+for name, index, path in zip(*[iter(sys.argv[1:])] * 3):
+    torch.save(torch.arange(3.0, device=bringup.device(name, int(index))), path)
+"""
 LOAD = """
 import sys, torch, bringup
-x = torch.load(sys.argv[1])
-assert x.device == bringup.device({name!r}, {index}), x.device
-assert x.cpu().tolist() == [0, 1, 2]
-assert torch.load(sys.argv[1], map_location="cpu", weights_only=True).tolist() == [0, 1, 2]
+for name, index, path in zip(*[iter(sys.argv[1:])] * 3):
+    x = torch.load(path)
+    assert x.device == bringup.device(name, int(index)), (x.device, path)
+    assert x.cpu().tolist() == [0, 1, 2]
+    assert torch.load(path, map_location="cpu", weights_only=True).tolist() == [0, 1, 2]
 """
 CHIP = str(Path(__file__).with_name("chip_driver.py"))
 
 
 def test_a_checkpoint_moves_between_chip_and_accel(run_python, tmp_path: Path) -> None:
-    alone, shared, reversed_order = ({"BRINGUP_DRIVERS": d} for d in (CHIP, f"sim,{CHIP}", f"{CHIP},sim"))
-    path = str(tmp_path / "x.pt")
-    for name, index in (("chip", 1), ("sim", 0)):
-        for save_env in (shared, reversed_order, *([alone] if name == "chip" else [])):
-            run_python(SAVE.format(name=name, index=index), path, env=save_env)
-            for load_env in (shared, reversed_order, *([alone] if name == "chip" else [])):
-                run_python(LOAD.format(name=name, index=index), path, env=load_env)
+    """Each that an environment saves is loaded in each that has its driver; one process an environment."""
+    chip, sim = ("chip", "1"), ("sim", "0")
+    environments = {CHIP: [chip], f"sim,{CHIP}": [chip, sim], f"{CHIP},sim": [chip, sim]}
+    saved = {
+        (device, number): str(tmp_path / f"{number}_{device[0]}.pt")
+        for number, devices in enumerate(environments.values())
+        for device in devices
+    }
+    for number, (drivers, devices) in enumerate(environments.items()):
+        files = [word for device in devices for word in (*device, saved[device, number])]
+        run_python(SAVE, *files, env={"BRINGUP_DRIVERS": drivers})
+    for drivers, devices in environments.items():
+        files = [word for (device, _), path in saved.items() if device in devices for word in (*device, path)]
+        run_python(LOAD, *files, env={"BRINGUP_DRIVERS": drivers})
 
 
 def test_a_checkpoint_of_an_inactive_driver_says_what_to_do(run_python, tmp_path: Path) -> None:
     path = str(tmp_path / "x.pt")
-    run_python(SAVE.format(name="sim", index=0), path, env={"BRINGUP_DRIVERS": "sim"})
+    run_python(SAVE, "sim", "0", path, env={"BRINGUP_DRIVERS": "sim"})
     code = """
     import sys, torch, pytest
     with pytest.raises(RuntimeError, match="saved on sim:0.*BRINGUP_DRIVERS=sim.*map_location"):

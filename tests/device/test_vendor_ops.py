@@ -419,7 +419,7 @@ def test_the_generated_cpp_runs(run_python, generated: Path) -> None:
 import os, scipy_openblas32
 from torch.utils.cpp_extension import load
 folder = scipy_openblas32.get_lib_dir()
-load("blas_chip_ops", [{str(generated / "blas_chip_ops.cpp")!r}], is_python_module=False, extra_cflags=["-O1", "-Wall"],
+load("blas_chip_ops", [{str(generated / "blas_chip_ops.cpp")!r}], is_python_module=False, extra_cflags=["-O0", "-Wall"],
      extra_ldflags=[f"-L{{folder}}", "-lscipy_openblas", f"-Wl,-rpath,{{folder}}"], build_directory={str(generated)!r})
 calls = lambda: "unknown"
 """

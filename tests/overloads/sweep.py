@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 from bringup.kit.gaps import GAPS_FOLDER, judge, load_gaps
 from bringup.kit.op_cases import CaseResult, Status
 from bringup.kit.op_workers import Plan, run_plan
+from tests.fork_server import MODULE, OP_DB, run
 
 CALLS_FILE = "BRINGUP_TEST_OVERLOAD_CALLS"
 DECLARED = GAPS_FOLDER / "sim.overloads.toml"
@@ -76,8 +75,8 @@ def findings_of(result: CaseResult) -> list[dict[str, str]]:
 def record_calls(file: Path, operators: Sequence[str] = ()) -> None:
     """Writes the calls that op_db reaches on the CPU, in a process of its own; all operators, or those that match."""
     env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.overloads.capture", str(file), *operators]
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    code = MODULE.format("tests.overloads.capture")
+    run(code, str(file), *operators, env=env, ahead=[OP_DB], timeout=3600).check_returncode()
 
 
 def run_sweep(

@@ -19,6 +19,8 @@ PROGRAMS = {
     "dies": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "has work at exit": "import atexit, threading, time\n"
     "atexit.register(print, 'exit')\nthreading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()",
+    "destroys what it holds": "class Held:\n    def __del__(self): print('destroyed')\nheld, cycle = Held(), Held()\n"
+    "cycle.itself = cycle\nimport ctypes; ctypes.CDLL(None).printf(b'in a buffer of C')",
     "imports": "import torch.nn as nn, torch; print(nn is torch.nn, torch.__spec__.origin, torch.ones(2).tolist())",
     "has no torch before": "import sys, bringup; print('torch' in vars(), hasattr(bringup, 'Driver'))",
     "reads nothing": "import sys; print(repr(sys.stdin.read()))",
@@ -33,8 +35,9 @@ def test_a_program_ends_as_in_a_new_process(code: str, tmp_path: Path) -> None:
         new = subprocess.run(
             command, env=environment, cwd=tmp_path, stdin=nothing, capture_output=True, text=True, timeout=60
         )
-    forked = fork_server.server().run(code, ["one", "two"], environment, tmp_path, 60)
-    assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
+    for whole_end in (False, True):
+        forked = fork_server.server().run(code, ["one", "two"], environment, tmp_path, 60, whole_end)
+        assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr), whole_end
 
 
 def test_importing_torch_activates_by_the_programs_environment() -> None:

@@ -55,9 +55,7 @@ def run(installed: Path, run_python):
 
     def run(code: str, *arguments: str):
         path = os.pathsep.join([str(installed), str(ROOT)])
-        return run_python(
-            code, *arguments, env={"PYTHONPATH": path, "BRINGUP_DRIVERS": None}, cwd=installed, fresh=True
-        )
+        return run_python(code, *arguments, env={"PYTHONPATH": path, "BRINGUP_DRIVERS": None}, cwd=installed)
 
     return run
 
