@@ -109,6 +109,14 @@ bool may_return_argument(const Node* node) {
   return names.count(name) || name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
 }
 
+// Whether somebody else may see the memory of its result.
+bool may_share(const Node* node) {
+  if (is_view(node) || !may_return_argument(node)) return is_view(node);
+  const Node* maker = node->input(0)->node();
+  const bool is_new = (maker->kind().is_aten() || maker->kind() == group_kind()) && !may_share(maker);
+  return !is_new || node->input(0)->uses().size() > 1;
+}
+
 // In place they keep the dtype of their argument, otherwise they give a bool.
 bool decides(const std::string& name) {
   static const std::unordered_set<std::string> names{"aten::eq", "aten::ne", "aten::lt",
@@ -116,11 +124,15 @@ bool decides(const std::string& name) {
   return names.count(name) || name.rfind("aten::logical_", 0) == 0;
 }
 
+std::string twin_of(const c10::FunctionSchema& in_place) {
+  return in_place.name().substr(0, in_place.name().size() - 1);
+}
+
 bool has_supported_twin(const Node* in_place, const JitSettings& settings) {
   const c10::FunctionSchema* schema = in_place->maybeSchema();
   if (!schema || schema->name().back() != '_' || may_return_argument(in_place->input(0)->node())) return false;
-  if (decides(schema->name().substr(0, schema->name().size() - 1))) return false;
-  const c10::OperatorName twin(schema->name().substr(0, schema->name().size() - 1), schema->overload_name());
+  if (decides(twin_of(*schema))) return false;
+  const c10::OperatorName twin(twin_of(*schema), schema->overload_name());
   const auto known = settings.ops.find(c10::toString(twin));
   return known != settings.ops.end() && known->second.empty();
 }
@@ -171,7 +183,7 @@ class Grouping {
   bool starts_group(Node* node) {
     // A list of tensors does not leave a group: whoever unpacks it takes its maker along.
     const auto outputs = node->outputs();
-    return !is_free(node) && supported(node) &&
+    return !is_free(node) && !may_share(node) && supported(node) &&
            std::all_of(outputs.begin(), outputs.end(), [](auto* output) { return is_tensor(output->type()); }) &&
            std::any_of(outputs.begin(), outputs.end(), [](auto* output) { return output->hasUses(); });
   }
@@ -223,7 +235,7 @@ class Grouping {
       const c10::TypePtr& type = node->output()->type();
       return used_only_by(node, group) && (is_plain(type) || is_list_of_tensors(type));
     }
-    return supported(node) && (!is_view(node) || used_only_by(node, group));
+    return supported(node) && (!may_share(node) || used_only_by(node, group));
   }
 
   const JitSettings& settings_;
@@ -244,9 +256,23 @@ bool takes_tensors(const Node* node) {
   return node->kind().is_aten() && count > 1 && node->outputs().size() == 1;
 }
 
-void keep_dtype(Node* node) {
+// Whether an op that was in place has the strides of its argument in its other form too.
+bool keeps_strides(const Node* node) {
+  static const auto hardswish = c10::Symbol::fromQualString("aten::hardswish"); // pointwise without the tag
+  const auto op = c10::Dispatcher::singleton().findSchema(node->schema().operator_name());
+  if (node->kind() == aten::masked_fill) return false; // has the tag, but is contiguous where its mask is broadcast
+  return (op && op->hasTag(at::Tag::pointwise)) || node->kind() == hardswish || may_share(node);
+}
+
+// What was in place keeps the dtype and the strides of its argument.
+void keep_form(Node* node) {
+  static const auto copy = c10::Symbol::fromQualString("aten::copy");
+  const bool strides = keeps_strides(node);
+  if (strides && !takes_tensors(node)) return;
   WithInsertPoint behind(node->next());
-  Value* kept = node->owningGraph()->insert(aten::type_as, {node->output(), node->input(0)});
+  Graph* graph = node->owningGraph();
+  Value* kept = strides ? graph->insert(aten::type_as, {node->output(), node->input(0)})
+                        : graph->insert(copy, {node->input(0), node->output()});
   node->output()->replaceAllUsesAfterNodeWith(kept->node(), kept);
 }
 
@@ -294,11 +320,16 @@ void make_groups(std::shared_ptr<Graph>& graph, const JitSettings& settings) {
   LowerSimpleTuples(graph);
   // relu_ of a value that nobody else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
   std::unordered_map<const Node*, c10::Symbol> before;
+  std::unordered_set<c10::Symbol> twins;
   each_node(graph->block(), [&](Node* node) { before.emplace(node, node->kind()); });
-  RemoveTensorMutation(graph, [&](Node* node) { return has_supported_twin(node, settings); });
+  RemoveTensorMutation(graph, [&](Node* node) {
+    const bool has = has_supported_twin(node, settings);
+    if (has) twins.insert(c10::Symbol::fromQualString(twin_of(node->schema())));
+    return has;
+  });
   each_node(graph->block(), [&](Node* node) {
     const auto known = before.find(node);
-    if ((known == before.end() || known->second != node->kind()) && takes_tensors(node)) keep_dtype(node);
+    if ((known == before.end() || known->second != node->kind()) && twins.count(node->kind())) keep_form(node);
   });
   Grouping grouping(graph, settings);
   grouping.grow(graph->block());
