@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <regex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -90,23 +91,10 @@ std::string why_not(Node* node, const AliasDb& db, const JitSettings& settings) 
 
 // Ops that may return their argument itself, which their schemas do not say: writing to the result writes to it.
 bool may_return_argument(const Node* node) {
-  static const std::unordered_set<std::string> names{"aten::type_as",
-                                                     "aten::dropout",
-                                                     "aten::feature_dropout",
-                                                     "aten::alpha_dropout",
-                                                     "aten::feature_alpha_dropout",
-                                                     "aten::atleast_1d",
-                                                     "aten::atleast_2d",
-                                                     "aten::atleast_3d",
-                                                     "aten::broadcast_tensors",
-                                                     "aten::meshgrid",
-                                                     "aten::cartesian_prod",
-                                                     "aten::chain_matmul",
-                                                     "aten::conj_physical",
-                                                     "aten::einsum",
-                                                     "aten::sum_to_size"};
-  const std::string name = node->kind().toQualString();
-  return names.count(name) || name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
+  static const std::regex names(
+      "aten::(type_as|(feature_)?(alpha_)?dropout|atleast_[123]d|broadcast_tensors|meshgrid|cartesian_prod|"
+      "chain_matmul|conj_physical|einsum|sum_to_size|_cast_.*|unsafe_.*)");
+  return std::regex_match(node->kind().toQualString(), names);
 }
 
 // Whether somebody else may see the memory of its result.
@@ -119,9 +107,8 @@ bool may_share(const Node* node) {
 
 // In place they keep the dtype of their argument, otherwise they give a bool.
 bool decides(const std::string& name) {
-  static const std::unordered_set<std::string> names{"aten::eq", "aten::ne", "aten::lt",
-                                                     "aten::le", "aten::gt", "aten::ge"};
-  return names.count(name) || name.rfind("aten::logical_", 0) == 0;
+  static const std::regex names("aten::(eq|ne|lt|le|gt|ge|logical_.*)");
+  return std::regex_match(name, names);
 }
 
 std::string twin_of(const c10::FunctionSchema& in_place) {
