@@ -151,6 +151,30 @@ def index_put(
     return torch.where(mask, values.reshape(()), x)
 
 
+def cpu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The CPU's attention, whose result lies in memory as its query does; PyTorch's decomposition lays it out otherwise
+    than the op that a program was traced with, and a view behind it fails."""
+    output, weights = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout, causal, None, scale=scale, enable_gqa=query.size(1) != key.size(1)
+    )
+    order = sorted(range(4), key=query.stride, reverse=True)
+    return output.permute(order).contiguous().permute([order.index(dim) for dim in range(4)]), weights
+
+
+def zero(x: Tensor) -> Tensor:
+    """What zero_ leaves; the fake kernel of PyTorch 2.11 loses the strides."""
+    return torch.full_like(x, 0)
+
+
 #: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.
 OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_lstm_cell.default: lstm_cell,
@@ -162,8 +186,10 @@ OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.linalg_vector_norm.default: vector_norm,
     torch.ops.aten._transformer_encoder_layer_fwd.default: transformer.encoder_layer,
     torch.ops.aten._native_multi_head_attention.default: transformer.multi_head_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: cpu_attention,
     torch.ops.aten._trilinear.default: trilinear,
     torch.ops.aten.index_put.default: index_put,
+    torch.ops.aten.zero.default: zero,
 }
 
 

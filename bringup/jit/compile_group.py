@@ -42,12 +42,22 @@ def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: in
 
 
 def _traced(replay: Replay) -> GraphModule:
+    traced = _trace(replay.outputs, replay)
+    if any(
+        isinstance(op := node.target, torch._ops.OpOverload) and op._schema.is_mutable for node in traced.graph.nodes
+    ):
+        # What PyTorch takes apart may write: the product of a vector and a matrix ends with squeeze_.
+        traced = _trace(torch.func.functionalize(traced), replay)
+    return traced
+
+
+def _trace(function: Callable[..., Any], replay: Replay) -> GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from bringup.graph.decompositions import decompositions
 
     with torch.no_grad():
-        traced = make_fx(replay.outputs, decomposition_table=decompositions(), tracing_mode="fake")(*replay.tensors)
+        traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*replay.tensors)
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced

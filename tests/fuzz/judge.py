@@ -85,6 +85,8 @@ class Runs:
         new = re.fullmatch(r"t\d+", target) is not None
         used = [name for name in dict.fromkeys(_WORD.findall(value if new else line)) if name in self.native]
         before = {place(self.native[name]) for name in self.names()}
+        if not new and not used:
+            raise Unsuitable("nothing to write to")
         if not new and overlaps_itself(self.native[used[0]]):
             raise Unsuitable("written-to memory that overlaps itself")
         if _ROUNDED_INSIDE.search(line):

@@ -180,6 +180,17 @@ def test_what_pytorch_itself_cannot_export_is_not_ours(monkeypatch: pytest.Monke
     assert (outcome.refused, outcome.failures) == ((1,), ())
 
 
+def test_what_torchscript_makes_of_two_programs_is_not_ours() -> None:
+    """It takes the tensor of the second for the number of the first, and promotes as for a number."""
+    inputs = (Input("x0", "f32", ()),)
+    number = Program(1, inputs, ("t0 = x0 + 0.5",), ("arithmetic",), ("t0",))
+    tensor = Program(2, inputs, ("t0 = x0 + torch.tensor(0.5, dtype=f64)",), ("arithmetic",), ("t0",))
+    right = judged([number, tensor])
+    outcome = run_batch("jit", [number, tensor], right)
+    assert (outcome.refused, outcome.failures) == ((2,), ())
+    assert failure_of("jit", tensor, right) is None
+
+
 def test_a_mistake_put_back_is_found() -> None:
     """Python numbers that do not promote: the 28th program is the first that sees it, on every route that had it."""
     program = make(27)
@@ -206,6 +217,6 @@ def test_a_lost_process_names_its_seed() -> None:
 def test_known_differences_are_still_there(known: Known, route: str) -> None:
     program = known.program
     assert left_out(program, route)
-    if fails_alone(route, program, judged([program])):
+    if fails_alone(route, [program], judged([program])):
         pytest.skip(f"PyTorch {torch.__version__} refuses it itself")
     assert failure_of(route, program, judged([program])), f"repaired, so programs may have it again: {known}"

@@ -105,21 +105,28 @@ def run_batch(
             one = failure_of(route, program, right) if len(taken) > 1 else _raised(route, program, error)
             found += [one] if one is not None else []
     by_seed = {program.seed: program for program in taken}
-    failures = [one for one in found if not fails_alone(route, by_seed[one.seed], right)]
+    failures = [one for one in found if not fails_alone(route, [by_seed[one.seed]], right)]
+    failures = [one for one in failures if len(taken) == 1 or not fails_alone(route, taken, right, one)]
     refused += [one.seed for one in found if one not in failures]
     seeds = tuple(program.seed for program in programs)
     return Outcome(route, seeds, tuple(failures), tuple(refused), tuple(known), cpu_seconds() - start)
 
 
-def fails_alone(route: str, program: Program, right: Judged) -> bool:
-    """Whether PyTorch itself, without bringup, refuses the program on this route or computes something else."""
+def fails_alone(route: str, programs: Sequence[Program], right: Judged, failure: Failure | None = None) -> bool:
+    """Whether PyTorch itself, without bringup, refuses a program on this route or computes something else.
+
+    With a batch and the failure of one of its programs: whether that fails in just this way. Programs of one call are
+    not always independent: TorchScript makes one constant of ``torch.tensor(2)`` and of the 2 of another program, and
+    then promotes dtypes for both as for a tensor, or for both as for a number.
+    """
     alone = ROUTES[route].alone
     if alone is None:
         return False
     try:
-        return bool(_compared(route, [program], right, alone([program])))
+        found = _compared(route, programs, right, alone(programs))
     except Exception:  # whatever PyTorch raises
-        return True
+        return failure is None
+    return bool(found) if failure is None else found.get(failure.seed) == failure
 
 
 def failure_of(route: str, program: Program, right: Judged) -> Failure | None:

@@ -24,11 +24,20 @@ def take_from_attention(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Te
     return kept * 2, torch.take(seen, places)
 
 
+def attention_of_a_row(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys of a block of 16 that the same kernel has written to memory, where there are 4."""
+    x = x.clone()
+    row = x[-1:]
+    row.neg_()
+    return F.scaled_dot_product_attention(row[None], row[None], row[None]), row + 1
+
+
 PROGRAMS: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "a mean of two kinds of floats": (F.smooth_l1_loss, (torch.ones(1), torch.arange(17.0, dtype=torch.float64))),
     "a norm over one element, from the end": (lambda x: x.norm(dim=-1), (torch.randn(4, 1),)),
     "a norm of another order": (lambda x: x.norm(1, -1), (torch.randn(4, 1),)),
     "a guarded axis in parts": (take_from_attention, (torch.randn(3, 4, 6), torch.tensor([1, 1, 0]))),
+    "a guarded axis of a row in memory": (attention_of_a_row, (torch.randn(2, 4, 1),)),
 }
 
 
@@ -75,6 +84,25 @@ def test_strides_of_eager_results(function: Function, device: str) -> None:
     """PyTorch's meta kernels give others than its CPU kernels."""
     x, y = torch.randn(6, 4).t(), torch.rand(4, 1) + 1
     assert function(x.to(device), y.to(device)).stride() == function(x, y).stride()
+
+
+def test_strides_of_what_was_filled_with_zeros(device: str, backend: str) -> None:
+    """The meta kernel of PyTorch 2.11 gives others."""
+    x = torch.randn(6, 4, device=device).t()
+    found = torch.compile(lambda x: x.zero_() + 1, backend=backend)(x)
+    assert found.stride() == x.stride()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3)])
+def test_a_view_behind_attention_of_cpu_tensors(order: tuple[int, ...]) -> None:
+    """Strides of what PyTorch takes apart are those that the program was traced with."""
+    from bringup.graph.decompositions import decompositions
+
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    x = torch.randn(2, 3, 4, 5).permute(order)
+    ours, theirs = (function(x, x, x)[0] for function in (decompositions()[op], op))
+    assert ours.stride() == theirs.stride()
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_index_put_of_an_expanded_tensor_is_refused(device: str) -> None:

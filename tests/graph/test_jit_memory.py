@@ -109,6 +109,81 @@ def writes_to_what_came_through(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, (z + 1) * 2
 
 
+def gives_its_argument(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    y = torch.sin(x) * 2
+    wide = y.expand(2, 3, 3).type_as(x)
+    return y[0], y.type_as(x), x.t().type_as(y), wide, wide + 1
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+def test_an_argument_that_leaves_shares_memory(place: str) -> None:
+    """type_as that converts nothing returns its argument, which its schema does not say."""
+
+    def shared(outputs: Any) -> list[tuple[Any, int]]:
+        places = [one.untyped_storage().data_ptr() for one in (x, *outputs)]
+        return [(one.stride(), places.index(one.untyped_storage().data_ptr())) for one in outputs]
+
+    x = torch.randn(3, 3, device=place)
+    bringup.jit.enable(driver="sim", min_group_size=1)
+    scripted = optimized(gives_its_argument, x)
+    assert shared(scripted(x)) == shared(gives_its_argument(x))
+    assert ["sin", "mul"] in groups_of(scripted)
+
+
+IN_PLACE: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
+    lambda y, at, mask: y.cumsum_(0),
+    lambda y, at, mask: y.cumprod_(1),
+    lambda y, at, mask: y.masked_fill_(mask, 1),
+    lambda y, at, mask: y.masked_scatter_(mask, y + 1),
+    lambda y, at, mask: y.tril_(),
+    lambda y, at, mask: y.index_add_(0, at, y[:2]),
+    lambda y, at, mask: y.index_copy_(0, at, y[:2] * 2),
+    lambda y, at, mask: y.index_fill_(0, at, 3),
+    lambda y, at, mask: y.scatter_(0, at[None], 2),
+    lambda y, at, mask: y.addmm_(y[:, :2], y[:2]),
+    lambda y, at, mask: y.renorm_(2, 0, 1.0) if y.is_floating_point() else y.t_(),
+    lambda y, at, mask: y.copy_(mask),
+    lambda y, at, mask: y.add_(mask),
+    lambda y, at, mask: y.zero_(),
+]
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_what_is_in_place_keeps_its_strides_and_dtype(dtype: torch.dtype, place: str) -> None:
+    """Out of place cumsum is contiguous and widens integers, and so do others."""
+    bringup.jit.enable(driver="sim", min_group_size=1)
+    x = (torch.randn(6, 4, device=place) * 9).to(dtype).t()
+    others = torch.tensor([2, 0], device=place), torch.arange(6, device=place) % 2 == 0
+    for write in IN_PLACE:
+
+        def function(
+            x: Tensor, at: Tensor, mask: Tensor, write: Callable[[Tensor, Tensor, Tensor], Tensor] = write
+        ) -> Tensor:
+            return write(x * 2, at, mask)
+
+        traced = torch.jit.trace(function, (x, *others), check_trace=False)
+        for _ in range(3):
+            ours = traced(x, *others)
+        theirs = function(x, *others)
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride()), traced.graph
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_what_a_composite_op_writes(dtype: torch.dtype, place: str) -> None:
+    """A vector times a matrix ends with squeeze_, which changes the shape of a tensor that has been traced."""
+    bringup.jit.enable(driver="sim")
+    x, y = torch.ones(6, dtype=dtype, device=place), torch.ones(4, 6, dtype=dtype, device=place)
+    scripted = optimized(product_of_a_vector, x, y)
+    assert groups_of(scripted)
+
+
+def product_of_a_vector(x: Tensor, y: Tensor) -> Tensor:
+    return (x @ y.mT) * 2
+
+
 def picks(x: Tensor) -> Tensor:
     return x[:, torch.tensor([2, 0], device=x.device)] + 1
 

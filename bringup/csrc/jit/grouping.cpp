@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -88,40 +89,41 @@ std::string why_not(Node* node, const AliasDb& db, const JitSettings& settings) 
   return tensors ? "" : "takes no tensor";
 }
 
-// Ops that may return their argument itself, which their schemas do not say: writing to the result writes to it.
-bool may_return_argument(const Node* node) {
-  static const std::unordered_set<std::string> names{"aten::type_as",
-                                                     "aten::dropout",
-                                                     "aten::feature_dropout",
-                                                     "aten::alpha_dropout",
-                                                     "aten::feature_alpha_dropout",
-                                                     "aten::atleast_1d",
-                                                     "aten::atleast_2d",
-                                                     "aten::atleast_3d",
-                                                     "aten::broadcast_tensors",
-                                                     "aten::meshgrid",
-                                                     "aten::cartesian_prod",
-                                                     "aten::chain_matmul",
-                                                     "aten::conj_physical",
-                                                     "aten::einsum",
-                                                     "aten::sum_to_size"};
-  const std::string name = node->kind().toQualString();
-  return names.count(name) || name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
+bool is_one_of(const std::string& name, std::string_view names) {
+  return names.find(" " + name + " ") != std::string_view::npos;
 }
 
-// In place they keep the dtype of their argument, otherwise they give a bool.
-bool decides(const std::string& name) {
-  static const std::unordered_set<std::string> names{"aten::eq", "aten::ne", "aten::lt",
-                                                     "aten::le", "aten::gt", "aten::ge"};
-  return names.count(name) || name.rfind("aten::logical_", 0) == 0;
+// Ops that may return their argument itself, which their schemas do not say: writing to the result writes to it.
+bool may_return_argument(const Node* node) {
+  const std::string name = node->kind().toQualString();
+  return is_one_of(name,
+                   " aten::type_as aten::dropout aten::feature_dropout aten::alpha_dropout aten::feature_alpha_dropout"
+                   " aten::atleast_1d aten::atleast_2d aten::atleast_3d aten::broadcast_tensors aten::meshgrid"
+                   " aten::cartesian_prod aten::chain_matmul aten::conj_physical aten::einsum aten::sum_to_size ") ||
+         name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
+}
+
+// Whether somebody else may see the memory of its result.
+bool may_share(const Node* node) {
+  if (is_view(node) || !may_return_argument(node)) return is_view(node);
+  const Node* maker = node->input(0)->node();
+  const bool is_new = (maker->kind().is_aten() || maker->kind() == group_kind()) && !may_share(maker);
+  return !is_new || node->input(0)->uses().size() > 1;
+}
+
+std::string twin_of(const c10::FunctionSchema& in_place) {
+  return in_place.name().substr(0, in_place.name().size() - 1);
 }
 
 bool has_supported_twin(const Node* in_place, const JitSettings& settings) {
   const c10::FunctionSchema* schema = in_place->maybeSchema();
   if (!schema || schema->name().back() != '_' || may_return_argument(in_place->input(0)->node())) return false;
-  if (decides(schema->name().substr(0, schema->name().size() - 1))) return false;
-  const c10::OperatorName twin(schema->name().substr(0, schema->name().size() - 1), schema->overload_name());
-  const auto known = settings.ops.find(c10::toString(twin));
+  const std::string twin = twin_of(*schema);
+  // In place they keep the dtype of their argument, otherwise they give a bool.
+  if (is_one_of(twin, " aten::eq aten::ne aten::lt aten::le aten::gt aten::ge ") ||
+      twin.rfind("aten::logical_", 0) == 0)
+    return false;
+  const auto known = settings.ops.find(c10::toString(c10::OperatorName(twin, schema->overload_name())));
   return known != settings.ops.end() && known->second.empty();
 }
 
@@ -171,7 +173,7 @@ class Grouping {
   bool starts_group(Node* node) {
     // A list of tensors does not leave a group: whoever unpacks it takes its maker along.
     const auto outputs = node->outputs();
-    return !is_free(node) && supported(node) &&
+    return !is_free(node) && !may_share(node) && supported(node) &&
            std::all_of(outputs.begin(), outputs.end(), [](auto* output) { return is_tensor(output->type()); }) &&
            std::any_of(outputs.begin(), outputs.end(), [](auto* output) { return output->hasUses(); });
   }
@@ -223,7 +225,7 @@ class Grouping {
       const c10::TypePtr& type = node->output()->type();
       return used_only_by(node, group) && (is_plain(type) || is_list_of_tensors(type));
     }
-    return supported(node) && (!is_view(node) || used_only_by(node, group));
+    return supported(node) && (!may_share(node) || used_only_by(node, group));
   }
 
   const JitSettings& settings_;
@@ -239,15 +241,27 @@ void each_node(Block* block, const std::function<void(Node*)>& visit) {
 }
 
 bool takes_tensors(const Node* node) {
-  const auto inputs = node->inputs();
-  const auto count = std::count_if(inputs.begin(), inputs.end(), [](auto* input) { return is_tensor(input->type()); });
-  return node->kind().is_aten() && count > 1 && node->outputs().size() == 1;
+  return std::count_if(node->inputs().begin(), node->inputs().end(), [](auto* x) { return is_tensor(x->type()); }) > 1;
 }
 
-void keep_dtype(Node* node) {
+// Whether an op that was in place has the strides of its argument in its other form too. masked_fill is contiguous
+// where its mask is broadcast; hardswish is pointwise without the tag.
+bool keeps_strides(const Node* node) {
+  const auto op = c10::Dispatcher::singleton().findSchema(node->schema().operator_name());
+  const bool pointwise = op && op->hasTag(at::Tag::pointwise) && node->kind() != aten::masked_fill;
+  return pointwise || name_of(node) == "aten::hardswish" || may_share(node);
+}
+
+// What was in place keeps the dtype and the strides of its argument.
+void keep_form(Node* node) {
+  const bool strides = keeps_strides(node);
+  if (strides && !takes_tensors(node)) return;
   WithInsertPoint behind(node->next());
-  Value* kept = node->owningGraph()->insert(aten::type_as, {node->output(), node->input(0)});
-  node->output()->replaceAllUsesAfterNodeWith(kept->node(), kept);
+  Value *was = node->input(0), *is = node->output();
+  const auto copy = c10::Symbol::fromQualString("aten::copy");
+  Value* kept =
+      strides ? node->owningGraph()->insert(aten::type_as, {is, was}) : node->owningGraph()->insert(copy, {was, is});
+  is->replaceAllUsesAfterNodeWith(kept->node(), kept);
 }
 
 void explain(Block* block, const AliasDb& db, const JitSettings& settings, std::vector<std::string>& reasons) {
@@ -294,11 +308,15 @@ void make_groups(std::shared_ptr<Graph>& graph, const JitSettings& settings) {
   LowerSimpleTuples(graph);
   // relu_ of a value that nobody else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
   std::unordered_map<const Node*, c10::Symbol> before;
-  each_node(graph->block(), [&](Node* node) { before.emplace(node, node->kind()); });
+  std::unordered_set<c10::Symbol> twins;
+  each_node(graph->block(), [&](Node* node) {
+    before.emplace(node, node->kind());
+    if (has_supported_twin(node, settings)) twins.insert(c10::Symbol::fromQualString(twin_of(node->schema())));
+  });
   RemoveTensorMutation(graph, [&](Node* node) { return has_supported_twin(node, settings); });
   each_node(graph->block(), [&](Node* node) {
     const auto known = before.find(node);
-    if ((known == before.end() || known->second != node->kind()) && takes_tensors(node)) keep_dtype(node);
+    if ((known == before.end() || known->second != node->kind()) && twins.count(node->kind())) keep_form(node);
   });
   Grouping grouping(graph, settings);
   grouping.grow(graph->block());

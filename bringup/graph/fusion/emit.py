@@ -5,11 +5,11 @@ Two pieces of the same structure give the same kernel text, so that the layers o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bringup.graph.fusion.compose import ACROSS
-from bringup.graph.fusion.digits import Place
+from bringup.graph.fusion.digits import Place, place
 from bringup.graph.fusion.formulas import exact_quotient
 from bringup.graph.fusion.piece import Piece, View, Workshop, accesses
 from bringup.graph.fusion.steps import Memory, Refused, need
@@ -162,7 +162,7 @@ class _Row:
         self.view = replace(
             shop.views[touching[0][0]],
             offset=first.base,
-            shape=(*(digit.extent for digit in outer), self.extent),
+            shape=(*(digit.extent for digit in outer), self._in_memory(piece.extents)),
             strides=(*(digit.stride for digit in outer), self.step),
         )
         self.scratch: Local | None = None
@@ -197,6 +197,23 @@ class _Row:
             if not self._of_grid(digit.atom):
                 total = add(total, multiply(add(digit.extent, Int(-1)), self._scaled(digit.stride)))
         return total
+
+    def _in_memory(self, extents: Mapping[str, Index]) -> Index:
+        """How many steps the row has in memory: an axis that walks on behind a guard sees no more than its view."""
+        formulas, found = self.shop.formulas, []
+        for (buffer, indices), whole in self.places.items():
+            view, end = self.shop.views[buffer], self._end(whole)
+            for index, extent, stride in zip(indices, view.shape, view.strides):
+                where = place(multiply(index, stride), extents, formulas)
+                if where is None or any(self._of_grid(digit.atom) for digit in where.digits):
+                    continue
+                beyond = add(where.base, multiply(add(Int(1), multiply(extent, Int(-1))), stride))
+                for digit in where.digits:
+                    beyond = add(beyond, multiply(add(digit.extent, Int(-1)), digit.stride))
+                if formulas.at_least(beyond, Int(1)):
+                    end = add(end, multiply(self._scaled(beyond), Int(-1)))
+            found.append(end)
+        return max(found, key=formulas.hint)
 
     def _scaled(self, stride: Index) -> Index:
         found = exact_quotient(stride, self.step)
