@@ -1,7 +1,7 @@
 """Puts known mistakes back into the runtime, one at a time, and shows that the stress programs find each.
 
-From the repository root: ``python -m tests.sanitize.put_back [name …] [--record]``. Each mistake is a replacement of text
-in ``bringup/csrc/runtime``; the programs are built under ThreadSanitizer. Takes about 20 seconds per mistake.
+From the repository root: ``python -m tests.sanitize.put_back [name …] [--record]``. Each mistake is a replacement of
+text in ``bringup/csrc/runtime``; the programs are built under ThreadSanitizer. Takes about 20 seconds per mistake.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help="mistakes; all without")
     parser.add_argument("--record", action="store_true", help="write results/put_back.json")
     options = parser.parse_args()
+    if options.record and options.names:
+        parser.error("--record is for all of them")
     if unknown := set(options.names) - set(MISTAKES):
         parser.error(f"no such mistake: {', '.join(sorted(unknown))}")
     clean = {}
@@ -164,7 +166,8 @@ def main() -> int:
     if options.record:
         from benchmarks.recording import record
 
-        print(record("put_back", {"clean": clean, "found": sum(row["found"] for row in rows), "mistakes": rows}))
+        data = {"clean": clean, "found": sum(row["found"] for row in rows), "mistakes": rows}
+        print(record("put_back", data, command="python -m tests.sanitize.put_back --record"))
     return 0 if all(clean.values()) and all(row["found"] for row in rows) else 1
 
 
