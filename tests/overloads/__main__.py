@@ -32,7 +32,7 @@ def main(
     samples: Annotated[int, typer.Option(help="Recorded calls taken of each overload, before their forms.")] = 3,
     workers: int = 1,
     calls: Annotated[Path | None, typer.Option(help="Recorded calls: read if it exists, else written.")] = None,
-    journal: Annotated[Path | None, typer.Option(help="Results so far: a run over all goes on where it stopped.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Results so far: a run over all goes on.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Write results/overloads.json.")] = False,
     brief: Annotated[bool, typer.Option("--brief", help="No reasons of overloads that were not called.")] = False,
 ) -> None:
@@ -54,7 +54,7 @@ def main(
     if record:
         from benchmarks.recording import record as write
 
-        print(write("overloads", sweep.data()))
+        print(write("overloads", sweep.data(), command=f"python -m tests.overloads --samples {samples} --record"))
     raise typer.Exit(1 if sweep.undeclared or sweep.passing else 0)
 
 
