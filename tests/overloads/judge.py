@@ -53,7 +53,7 @@ NOT_ON_CPU = (
     "Unsupported dtype",
 )
 #: Results that PyTorch puts on the CPU for every device.
-ON_CPU = ("_shape_as_tensor", "_to_cpu", "_test_ambiguous_defaults")
+ON_CPU = ("_shape_as_tensor", "_to_cpu", "choose_qparams_optimized", "_test_ambiguous_defaults")
 #: Results that are memory as it was found.
 UNINITIALISED = (
     "_make_dep_token",
