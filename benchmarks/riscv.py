@@ -189,11 +189,12 @@ def show(rows: list[Row], console: Console) -> None:
 def recorded_data(rows: list[Row]) -> dict[str, Any]:
     """The rows, the table of docs/riscv.md, and what its prose says of it."""
     titles = ["", "multiply-adds", "scalar", "naive", "VLEN 128", "lane-beats", "VLEN 256", "lane-beats", "naive"]
+    inputs = {work.name: " × ".join(map(str, work.shape)) for work in WORKLOADS}
     lines, counts = [], {}
     for name in dict.fromkeys(row.model for row in rows):
         plain, short, long = (row for row in rows if row.model == name)
         vectors = [short.instructions, short.lane_beats, long.instructions, long.lane_beats, long.naive]
-        lines.append([name, plain.macs, plain.instructions, plain.naive, *vectors])
+        lines.append([f"{name}, input {inputs[name]}", plain.macs, plain.instructions, plain.naive, *vectors])
         counts[name] = {"scalar": plain.instructions, "VLEN 256": long.instructions}
     errors = [row.error for row in rows if row.error]  # integers have none
     return {

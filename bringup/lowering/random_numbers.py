@@ -174,7 +174,9 @@ def _coin_as(truth: Expr, dtype: DType) -> Expr:
 def bernoulli_tensor(call: Call, self: Tensor, p: Tensor | Number, generator: None) -> None:
     """1 with a probability of its own for each element; one outside 0 … 1 is reported as an index out of range."""
     out = call.outs[0]
-    if not p.dtype.is_float:
+    sizes = p.shape if isinstance(p, Tensor) else ()
+    fits = len(sizes) <= out.ndim and all(n == 1 or n == whole for n, whole in zip(sizes[::-1], out.shape[::-1]))
+    if not p.dtype.is_float or not fits:
         raise NoKernel("the core says what is wrong with these probabilities")
 
     def value(k: KernelBuilder, draws: Draws, *given: Expr) -> Expr:
@@ -232,6 +234,8 @@ def rrelu_with_noise(
     call: Call, self: Tensor, noise: Tensor, lower: Number, upper: Number, training: bool, generator: None
 ) -> None:
     """Negative elements times a slope of their own, which the noise keeps; without training the slope is the middle."""
+    if noise.shape != self.shape:
+        raise NoKernel("the CPU says what is wrong with this noise")
     wide = opmath(self.dtype)
     call.pointwise = True
     if not training:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from bringup import _C
 from tests.conftest import RunPython
+from tests.overloads.calls import overload_named
 
 aten = torch.ops.aten
 
@@ -222,3 +224,55 @@ def test_an_expanded_tensor_can_be_filled(device: str, fill: Any) -> None:
     assert torch.equal(x.cpu(), fill(torch.ones(4)))
     with pytest.raises(RuntimeError, match="single memory location"):
         x.expand(3, 4).add_(1)
+
+
+# ---- in-place forms ----
+def in_place_overloads() -> list[str]:
+    """Names the in-place overloads that the device registers and Python can call."""
+    names = [name for name in _C.routes() if name.startswith("aten::") and overload_named(name) is not None]
+    return [name for name in names if overload_named(name)._schema.name.endswith("_") and "__" not in name]
+
+
+PLAIN = {"number": 2, "int": 0, "float": 0.5, "bool": False, "str": "none", "SymInt": 0}
+
+
+def refusal_of(name: str, device: str, shapes: Any, dtypes: Any) -> Exception | None:
+    """Calls an in-place overload with tensors of these shapes and types (self, others); returns what it raised."""
+    needed = [a for a in overload_named(name)._schema.arguments if not a.has_default_value()]
+    kinds = [str(a.type) for a in needed]
+    if kinds[:1] != ["Tensor"] or "Tensor" not in kinds[1:] or set(kinds) - {"Tensor", *PLAIN}:
+        return None
+    types = [torch.bool if "mask" in a.name else dtypes[n > 0] for n, a in enumerate(needed)]
+    made = [torch.ones(shapes[n > 0], dtype=dtype, device=device) for n, dtype in enumerate(types)]
+    try:
+        overload_named(name)(*(tensor if kind == "Tensor" else PLAIN[kind] for tensor, kind in zip(made, kinds)))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes"),
+    [
+        (((5, 1), (5,)), (torch.float32, torch.float32)),
+        (((4,), (4,)), (torch.int32, torch.float32)),
+        (((4,), (4,)), (torch.bool, torch.int64)),
+    ],
+    ids=["broadcast", "float into int", "int into bool"],
+)
+def test_in_place_forms_refuse_what_the_cpu_refuses(device: str, shapes: Any, dtypes: Any) -> None:
+    """PyTorch's meta kernels in Python do not look whether a result fits into what it is written to."""
+    accepted = []
+    for name in in_place_overloads():
+        refusal = refusal_of(name, "cpu", shapes, dtypes)
+        if refusal and "not implemented for" not in str(refusal) and not refusal_of(name, device, shapes, dtypes):
+            accepted.append(f"{name}: {refusal}")
+    assert not accepted
+
+
+@pytest.mark.parametrize("types", [(torch.float32, torch.float64), (torch.int32, torch.float32)], ids=str)
+def test_floor_division_into_a_wider_type(device: str, types: Any) -> None:
+    """An op of TensorIterator casts to the type of its out=, also where the lowering says what comes out."""
+    x, out = torch.arange(1, 6).to(types[0]), torch.empty(5, dtype=types[1])
+    on_device = torch.floor_divide(x.to(device), 2, out=out.to(device))
+    assert torch.equal(on_device.cpu(), torch.floor_divide(x, 2, out=out))
