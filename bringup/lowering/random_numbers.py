@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from bringup.ir.dtypes import DType, boolean, float16, float64, int64, uint64
 from bringup.ir.expr import Binary, Cast, Expr, Where, binary, const, unary
@@ -21,7 +22,7 @@ from bringup.lowering.draws import (
     uniform_unit,
 )
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.registry import lowering
+from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import opmath
 
 
@@ -229,7 +230,12 @@ def keyed_dropout(call: Call, x: Tensor, key: Tensor, p: Number) -> None:
     fill(call, out, lambda k, draws, x: _dropout(k, draws, x, p, out.dtype)[1], [x], "keyed_dropout", key)
 
 
-@lowering("aten::rrelu_with_noise")
+def _rrelu_outputs(self: Any, *_: Any) -> list[Any]:
+    """Contiguous, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
+    return [new_output(self[2], self[3])]
+
+
+@lowering("aten::rrelu_with_noise", outputs=_rrelu_outputs)
 def rrelu_with_noise(
     call: Call, self: Tensor, noise: Tensor, lower: Number, upper: Number, training: bool, generator: None
 ) -> None:

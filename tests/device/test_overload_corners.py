@@ -276,3 +276,31 @@ def test_floor_division_into_a_wider_type(device: str, types: Any) -> None:
     x, out = torch.arange(1, 6).to(types[0]), torch.empty(5, dtype=types[1])
     on_device = torch.floor_divide(x.to(device), 2, out=out.to(device))
     assert torch.equal(on_device.cpu(), torch.floor_divide(x, 2, out=out))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: aten.rrelu_with_noise(x, torch.zeros_like(x)),
+        lambda x: aten.rrelu(x),
+        lambda x: aten.huber_loss_backward(torch.ones_like(x), x, x * 2, 2, 1.0),
+    ],
+    ids=["rrelu_with_noise", "rrelu", "huber_loss_backward"],
+)
+def test_results_that_the_cpu_makes_contiguous(device: str, call: Any) -> None:
+    x = torch.rand(3, 2).t() - 0.5
+    expected, actual = call(x), call(x.to(device))
+    assert actual.stride() == expected.stride()
+    assert torch.equal(actual.cpu(), expected)
+
+
+def test_noise_of_another_shape_is_refused(device: str) -> None:
+    """A kernel would write as many slopes as there are elements."""
+    with pytest.raises(RuntimeError, match="noise tensor shape must match"):
+        aten.rrelu_with_noise(-torch.ones(1000, device=device), torch.zeros(1, device=device), 0.1, 0.3, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
+def test_a_float_does_not_go_into_integers_in_place(device: str, dtype: torch.dtype) -> None:
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        torch.ones(4, dtype=dtype, device=device).logit_()
