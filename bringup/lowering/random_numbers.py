@@ -23,7 +23,7 @@ from bringup.lowering.draws import (
 )
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.registry import lowering, new_output
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.scalar_types import CODE_OF, opmath
 
 
 def _floating(call: Call) -> tuple[Tensor, DType]:
@@ -194,7 +194,12 @@ def bernoulli_of(call: Call, self: Tensor, generator: None) -> None:
     bernoulli_tensor(call, call.outs[0], self, generator)
 
 
-@lowering("aten::native_dropout")
+def _dropout_outputs(input: Any, *_: Any) -> list[Any]:
+    """New tensors. Without ``train`` PyTorch's meta kernel returns the input, and the kernel would write over it."""
+    return [new_output(input[2], input[3]), new_output(CODE_OF[boolean], input[3])]
+
+
+@lowering("aten::native_dropout", outputs=_dropout_outputs)
 def native_dropout(call: Call, input: Tensor, p: Number, train: bool | None) -> None:
     """Zeroes a part p, scales the rest; the mask is the second result."""
     if train is False or not p > 0 or not p < 1:

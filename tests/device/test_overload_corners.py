@@ -304,3 +304,20 @@ def test_noise_of_another_shape_is_refused(device: str) -> None:
 def test_a_float_does_not_go_into_integers_in_place(device: str, dtype: torch.dtype) -> None:
     with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
         torch.ones(4, dtype=dtype, device=device).logit_()
+
+
+@pytest.mark.parametrize("train", [None, True, False])
+def test_dropout_does_not_write_to_its_input(device: str, train: bool | None) -> None:
+    x = torch.ones(1000, device=device)
+    result, mask = aten.native_dropout(x, 0.5, train)
+    assert torch.equal(x.cpu(), torch.ones(1000))
+    assert mask.all() == (train is False)
+    assert torch.equal(result.cpu(), mask.cpu() * (1.0 if train is False else 2.0))
+
+
+def test_statistics_of_groups_of_halves_are_float32(device: str) -> None:
+    x, weight = torch.rand(2, 6, 3).half(), torch.rand(6)
+    expected = aten.native_group_norm(x, weight, weight, 2, 6, 3, 2, 0.5)
+    actual = aten.native_group_norm(x.to(device), weight.to(device), weight.to(device), 2, 6, 3, 2, 0.5)
+    for a, b in zip(actual, expected):
+        torch.testing.assert_close(a.cpu(), b)

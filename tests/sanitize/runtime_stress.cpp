@@ -301,6 +301,17 @@ void failures(Device& device) {
   }
   check(message.find("10") != std::string::npos && message.find("20") != std::string::npos,
         "synchronize goes on after the first stream that failed");
+  message.clear();
+  for (uint64_t number : {30, 40}) { // the core's waits take both before the user asks
+    launch_on(device, 1, kBad, number);
+    device.finish_work(1);
+  }
+  try {
+    device.synchronize();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  check(message.find("30") != std::string::npos && message.find("40") != std::string::npos, "both failures are kept");
 }
 
 // ---- a failure is heard by the first of the user's waits behind it, whatever other threads wait for meanwhile ----

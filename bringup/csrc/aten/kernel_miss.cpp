@@ -227,7 +227,8 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   const bool by_functional = op.functional && call.mutated.size() >= op.record.schema.returns().size();
   // A form with an undefined out=: the meta kernel refuses it.
   const bool known = !(op.own_outputs && (by_functional || !op.functional)) && meta.run();
-  if (op.in_place && op.functional && !op.has_quick_meta) MetaCall(op, call, stack).check_in_place();
+  if (op.in_place && op.functional && !op.has_quick_meta && call.mutated.size() == 1)
+    MetaCall(op, call, stack).check_in_place();
   if (!known && by_functional) return functional_plan(op, call);
   if (known) {
     bound->results = meta.results();
