@@ -321,3 +321,11 @@ def test_statistics_of_groups_of_halves_are_float32(device: str) -> None:
     actual = aten.native_group_norm(x.to(device), weight.to(device), weight.to(device), 2, 6, 3, 2, 0.5)
     for a, b in zip(actual, expected):
         torch.testing.assert_close(a.cpu(), b)
+
+
+@pytest.mark.parametrize("polynomial", [torch.special.legendre_polynomial_p, torch.special.laguerre_polynomial_l])
+def test_polynomials_of_a_number(device: str, polynomial: Any) -> None:
+    """An op that is composed in Python gets the number itself in the place of a tensor."""
+    x = torch.tensor([0.25, 0.5, 2.0])
+    torch.testing.assert_close(polynomial(x.to(device), 3).cpu(), polynomial(x, 3))
+    torch.testing.assert_close(polynomial(0.5, x.to(device)).cpu(), polynomial(0.5, x))
