@@ -118,7 +118,7 @@ MISTAKES = {
 
 
 def build(folder: Path, program: str, edits: tuple[tuple[str, str, str], ...] = (), clean: Path | None = None) -> None:
-    """Builds the program of ``folder``; objects of files that a mistake does not touch come from the ``clean`` folder."""
+    """Builds the program in ``folder``; objects of files that a mistake does not touch come from ``clean``."""
     runtime = folder / "runtime"
     shutil.copytree(ROOT / "bringup/csrc/runtime", runtime)
     for name, old, new in edits:
