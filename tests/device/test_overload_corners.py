@@ -329,3 +329,14 @@ def test_polynomials_of_a_number(device: str, polynomial: Any) -> None:
     x = torch.tensor([0.25, 0.5, 2.0])
     torch.testing.assert_close(polynomial(x.to(device), 3).cpu(), polynomial(x, 3))
     torch.testing.assert_close(polynomial(0.5, x.to(device)).cpu(), polynomial(0.5, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_divided_by_a_number(device: str, dtype: torch.dtype) -> None:
+    """The number is not rounded to a half before: 1 // 0.1 is 9, and 10 with 0.1 in float16."""
+    x = torch.arange(-40, 41).to(dtype) / 8
+    for number in (0.1, 0.7, torch.tensor(0.3, dtype=torch.float64)):
+        other = number.to(device) if isinstance(number, torch.Tensor) else number
+        assert torch.equal((x.to(device) // other).cpu(), x // number)
+        for mode in ("floor", "trunc"):
+            assert torch.equal(x.to(device).div(other, rounding_mode=mode).cpu(), x.div(number, rounding_mode=mode))
