@@ -1,7 +1,7 @@
 """Fills the numbers of README.md and docs/*.md from recorded runs: ``make docs``.
 
 A number stands between comments, which Markdown does not show. A path leads into ``results/NAME.json``; behind ``|``
-comes a format as f-strings have it:
+comes a format as f-strings have it. ``ops/…`` are the counts of docs/ops.md, which a test compares with the code:
 
     takes <!-- eager_kernels/tiny | .2f -->0.90<!-- . --> of the CPU's time
 
@@ -28,6 +28,7 @@ if __name__ == "__main__":
 
 from benchmarks.recording import RESULTS, ROOT, recorded
 
+OPS = ROOT / "docs" / "ops.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 END = "<!-- . -->"
 INLINE = re.compile(r"<!-- ([a-z_0-9]+/[^|>]+?)(?: \| (\S+))? -->([^<\n]*)" + re.escape(END))
@@ -39,10 +40,20 @@ HEADER = ("commit", "date", "machine", "torch", "python", "command")
 MOST_COMMITS, MOST_DAYS = 150, 30
 #: What a run measures, where that is less than the package.
 MEASURES = {
+    "earlier": (),  # of runs that were not kept
+    "eager_library": ("bringup/csrc", "bringup/drivers/sim"),
+    "op_db_library": ("bringup/csrc", "bringup/drivers/sim", "bringup/kit"),
     "eager": ("bringup/csrc", "bringup/drivers/sim", "bringup/lowering", "bringup/targets"),
     "eager_kernels": ("bringup/csrc", "bringup/drivers/sim", "bringup/lowering", "bringup/targets"),
     "random_kernels": ("bringup/ir", "bringup/targets"),
     "test_time": ("tests",),
+}
+
+
+#: Counts in docs/ops.md, by what its lines say.
+COUNTED = {
+    "lowered": r"^- (\d+) distinct ops have a lowering",
+    "on the device": r"^- (\d+) overloads run on the device",
 }
 
 
@@ -53,6 +64,8 @@ class NoSuchValue(LookupError):
 def value_of(path: str) -> Any:
     """Follows ``NAME/key/key`` into ``results/NAME.json``; an item of a list is named by its ``name``."""
     name, *keys = path.split("/")
+    if name == "ops" and (found := re.search(COUNTED.get(keys[0], r"(?!)"), OPS.read_text(), re.MULTILINE)):
+        return int(found[1])
     if not (RESULTS / f"{name}.json").is_file():
         raise NoSuchValue(f"there is no results/{name}.json")
     content = recorded(name)
@@ -130,6 +143,8 @@ def too_old(name: str, today: datetime | None = None) -> str | None:
     again = f"results/{name}.json is too old: {{}} since. Again: {run['command']}"
     if days > MOST_DAYS:
         return again.format(f"{days} days")
+    if not MEASURES.get(name, True):
+        return None
     count = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *MEASURES.get(name, ("bringup",))]
     done = subprocess.run(count, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode == 0 and int(done.stdout) > MOST_COMMITS:  # an archive or a shallow clone does not know

@@ -85,7 +85,6 @@ def _reduce(storage: torch.UntypedStorage) -> Any:
     inside = storage.device.index - driver.first
     if storage.nbytes() == 0:
         return _rebuild_empty, (driver.name, inside)
-    _C.synchronize(storage.device.index)  # the receiver cannot wait for our streams
     try:
         _, handle, offset, nbytes = _C.ipc_export(storage)
     except NotImplementedError as error:

@@ -9,6 +9,7 @@ from bringup import debug
 from bringup.driver import Driver
 from bringup.lowering import families
 from bringup.lowering.loader import Loader
+from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.overloads import Served, served_overloads
 from bringup.lowering.registry import LOWERINGS, OUTPUTS
 from bringup.lowering.resolve import Resolver
@@ -29,21 +30,24 @@ def extend(names: Sequence[str], core: Any) -> None:
     for resolver in active:
         served = served_overloads({name: LOWERINGS[name] for name in names})
         resolver.add({one.name: (one.definition, one.arguments) for one in served})
-        _register(core, served)
+        _register(core, resolver, served)
 
 
-def _register(core: Any, served: Sequence[Served]) -> None:
+def _register(core: Any, resolver: Resolver, served: Sequence[Served]) -> None:
     """Registers overloads, with those whose outputs the definition says itself: not an in-place form that PyTorch has a
-    meta kernel for, which would run the functional form and copy."""
+    meta kernel for, which would run the functional form and copy, nor such an out= that may have another type."""
     import torch
 
     own = set()
     for one in served:
         base = one.name.partition(".")[0]
         in_place = one.name != one.functional and base.endswith("_") and not base.endswith("__")
-        asks = in_place and torch._C._dispatch_has_kernel_for_dispatch_key(one.name, "Meta")
+        casts = one.name != one.functional and OUTPUTS.get(one.functional) is promoted_output
+        asks = (in_place or casts) and torch._C._dispatch_has_kernel_for_dispatch_key(one.name, "Meta")
         if one.functional in OUTPUTS and not asks:
             own.add(one.name)
+        if one.functional in OUTPUTS and in_place:
+            resolver.in_place[one.name] = OUTPUTS[one.functional]
     core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
 
 
@@ -63,7 +67,7 @@ def install(core: Any, driver_of: Callable[[int], Driver], tables: Mapping[str, 
     active[:] = [resolver]
     untraced(Resolver.resolve)
     core.set_kernel_resolver(resolver.resolve)
-    _register(core, served)
+    _register(core, resolver, served)
     if all(driver_of(index).offers("launch") for index in range(core.device_count())):
         from bringup.lowering import composed
 

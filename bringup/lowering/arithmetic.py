@@ -108,8 +108,8 @@ def _truncated(x: Expr, y: Expr) -> Expr:
 
 pointwise("aten::div.Tensor", lambda x, y: x / y, to="float")
 pointwise("aten::div.Scalar", lambda x, y: x / y, to="float", promote=_BOTH)
-pointwise("aten::floor_divide", binary_op("floordiv"), to="common", outputs=promoted_output)
-pointwise("aten::floor_divide.Scalar", binary_op("floordiv"), to="common", promote=_BOTH)
+pointwise("aten::floor_divide", binary_op("floordiv"), outputs=promoted_output)
+pointwise("aten::floor_divide.Scalar", binary_op("floordiv"), promote=_BOTH)
 pointwise("aten::remainder.Tensor", binary_op("remainder"), to="common")
 pointwise("aten::remainder.Scalar aten::remainder.Scalar_Tensor", binary_op("remainder"), to="common", promote=_BOTH)
 pointwise("aten::fmod.Tensor", binary_op("fmod"), to="common")
@@ -125,9 +125,9 @@ def div_mode(call: Call, self: Any, other: Any, rounding_mode: str | None) -> No
         kind = opmath(kind if kind.is_float else call.outs[0].dtype if call.outs[0].dtype.is_float else float32)
         elementwise(call, call.outs, (self, other), lambda x, y: x / y, kind)
     elif rounding_mode == "trunc":
-        elementwise(call, call.outs, (self, other), _truncated, kind)
+        elementwise(call, call.outs, (self, other), _truncated, opmath(kind))
     else:
-        elementwise(call, call.outs, (self, other), binary_op("floordiv"), kind)
+        elementwise(call, call.outs, (self, other), binary_op("floordiv"), opmath(kind))
 
 
 # ---- powers ----

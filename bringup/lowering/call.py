@@ -72,9 +72,14 @@ class Tensor:
     def expand(self, shape: Sequence[IntLike]) -> Tensor:
         """Broadcast to a shape; dimensions of 1 repeat."""
         ahead = len(shape) - self.ndim
+        if ahead < 0:
+            raise NoKernel("an operand has more dimensions than what is written")
         strides: list[IntLike] = [0] * ahead
         for mine, wanted, stride in zip(self.shape, shape[ahead:], self.strides):
-            strides.append(stride if mine == wanted else 0)
+            same = mine == wanted
+            if not same and mine != 1:
+                raise NoKernel("an operand does not broadcast to what is written")
+            strides.append(stride if same else 0)
         return self.view(shape, strides)
 
 

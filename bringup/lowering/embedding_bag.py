@@ -13,7 +13,7 @@ from bringup.ir.expr import AsIndex, Binary, Expr, IndexValue, Where, binary, co
 from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
-from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.indexing import place
 from bringup.lowering.movement import copy, dense
@@ -235,6 +235,8 @@ def per_sample_weights_backward(
 @lowering("aten::embedding_renorm")
 def embedding_renorm(call: Call, self: Tensor, indices: Tensor, max_norm: Number, norm_type: Number) -> None:
     """The rows that the words name, made no longer than a limit: all are read before one is written."""
+    if not indices.dtype.is_integer:
+        raise NoKernel("the CPU says what is wrong with these indices")
     out = start_from(call, self)
     call.pointwise = True
     if indices.numel == 0:

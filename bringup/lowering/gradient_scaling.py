@@ -53,6 +53,8 @@ def update_scale(
     growth_interval: int,
 ) -> None:
     """A smaller scale after an infinity, a larger one after ``growth_interval`` steps without."""
+    if any(x.numel != 1 for x in (self, growth_tracker, found_inf)):
+        raise NoKernel("the CPU says what is wrong with tensors of more than one element")
     call.pointwise = True
 
     def formula(scale: Expr, steps: Expr, found: Expr, growth: Expr, backoff: Expr) -> tuple[Expr, Expr]:

@@ -12,7 +12,8 @@ from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.folding import Fold, Piece, fold
 from bringup.lowering.formulas import absolute, exp, log, log1p, log_sigmoid, maximum, sigmoid, where
-from bringup.lowering.registry import compute_type, lowering
+from bringup.lowering.output_layout import promoted_output
+from bringup.lowering.registry import compute_type, lowering, new_output
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
@@ -141,7 +142,13 @@ def huber_loss(call: Call, self: Tensor, target: Any, reduction: int, delta: Num
     reduced(call, (self, target, delta), reduction, _huber)
 
 
-@lowering("aten::huber_loss_backward")
+def _huber_gradients(*arguments: Any) -> list[Any]:
+    """Contiguous, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
+    ((_, code, sizes, _),) = promoted_output(*arguments[:3])
+    return [new_output(code, sizes)]
+
+
+@lowering("aten::huber_loss_backward", outputs=_huber_gradients)
 def huber_loss_backward(call: Call, grad: Any, self: Tensor, target: Any, reduction: int, delta: Number) -> None:
     """x - t, at most delta in size, times g."""
     gradient(call, grad, self, (target, delta), reduction, _huber_slope)

@@ -16,6 +16,7 @@ from bringup.ir.index import AxisVar, as_index
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, Number, Tensor
+from bringup.lowering.convolution import is_channels_last, strides_in_format
 from bringup.lowering.folding import Fold, Piece, fold, lanes_along
 from bringup.lowering.loops import LoopDim, in_memory_order, merged
 from bringup.lowering.registry import lowering, new_output
@@ -313,7 +314,17 @@ def _per_channel(tensor: Tensor | None, x: Tensor) -> Tensor | None:
     return tensor.view(x.shape, [0, step * x.shape[2], step, *(0 for _ in x.shape[3:])])
 
 
-@lowering("aten::native_group_norm")
+def _group_norm_outputs(
+    x: Any, weight: Any, bias: Any, count: int, channels: int, space: int, group: int, eps: Any
+) -> list[Any]:
+    """As the CPU does; PyTorch's meta kernel gives halves with float32 weights half statistics."""
+    _, _, code, sizes, strides, _ = x
+    own = code if weight is None else weight[2]
+    y = ("new", code, tuple(sizes), strides_in_format(tuple(sizes), is_channels_last(sizes, strides)))
+    return [y, new_output(own, (count, group)), new_output(own, (count, group))]
+
+
+@lowering("aten::native_group_norm", outputs=_group_norm_outputs)
 def group_norm(
     call: Call,
     input: Tensor,

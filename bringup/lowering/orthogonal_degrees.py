@@ -12,12 +12,13 @@ _MOST = 1 << 20
 
 
 def _register(overload: str, kind: str) -> None:
-    def polynomial(self: Tensor, n: Tensor) -> Tensor:
-        device = self.device if self.device.type != "cpu" else n.device
+    def polynomial(self: Tensor | float, n: Tensor | float) -> Tensor:  # PyTorch unwraps the number of a form with one
+        devices = [given.device for given in (self, n) if isinstance(given, Tensor)]
+        device = next((one for one in devices if one.type != "cpu"), devices[0])
         dtype = torch.result_type(self, n)
         if not dtype.is_floating_point:
             dtype = torch.get_default_dtype()
-        x, degree = self.to(device, dtype), n.to(device, dtype)
+        x, degree = (torch.as_tensor(given, device=device, dtype=dtype) for given in (self, n))
         result = x + degree  # of the right shape and layout
         if result.numel():
             largest = float(degree.nan_to_num().amax().item())
@@ -25,7 +26,7 @@ def _register(overload: str, kind: str) -> None:
             torch.ops.bringup.polynomial_(result, x, degree, degrees, kind)
         return result
 
-    def polynomial_out(self: Tensor, n: Tensor, *, out: Tensor) -> Tensor:
+    def polynomial_out(self: Tensor | float, n: Tensor | float, *, out: Tensor) -> Tensor:
         return into(out, polynomial(self, n), cast=True)
 
     composed(overload)(polynomial)

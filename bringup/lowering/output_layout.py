@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bringup.ir.dtypes import boolean
 from bringup.lowering.call import NoKernel
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, number_type, result_type
 
@@ -101,3 +102,22 @@ def promoted_output(*arguments: Any) -> list[Any]:
     sizes = broadcast(*(tensor[3] for tensor in tensors))
     strides = iterator_strides(sizes, [(tensor[3], tensor[4]) for tensor in tensors])
     return [("new", CODE_OF[result_type(*kinds)], sizes, strides)]
+
+
+_NAMES = "Byte Char Short Int Long Half Float Double".split()  # by number; then come complex types
+_NAMES_BEHIND = {11: "Bool", 15: "BFloat16", 27: "UInt16", 28: "UInt32", 29: "UInt64"}
+
+
+def check_in_place(self: Any, result: Any) -> None:
+    """Raises PyTorch's error if a result does not fit into the tensor that an in-place form writes it to.
+
+    PyTorch's meta kernels of in-place forms return the tensor and look at nothing.
+    """
+    if tuple(self[3]) != tuple(result[2]):
+        raise RuntimeError(f"output with shape {list(self[3])} doesn't match the broadcast shape {list(result[2])}")
+    given, held = (BY_CODE.get(code) for code in (result[1], self[2]))
+    if given is None or held is None:
+        return
+    if (given.is_float and not held.is_float) or (held is boolean and given is not boolean):
+        names = [_NAMES_BEHIND.get(code) or _NAMES[code] for code in (result[1], self[2])]
+        raise RuntimeError(f"result type {names[0]} can't be cast to the desired output type {names[1]}")

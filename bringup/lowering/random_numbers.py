@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from bringup.ir.dtypes import DType, boolean, float16, float64, int64, uint64
 from bringup.ir.expr import Binary, Cast, Expr, Where, binary, const, unary
@@ -21,8 +22,8 @@ from bringup.lowering.draws import (
     uniform_unit,
 )
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.registry import lowering
-from bringup.lowering.scalar_types import opmath
+from bringup.lowering.registry import lowering, new_output
+from bringup.lowering.scalar_types import CODE_OF, opmath
 
 
 def _floating(call: Call) -> tuple[Tensor, DType]:
@@ -174,7 +175,9 @@ def _coin_as(truth: Expr, dtype: DType) -> Expr:
 def bernoulli_tensor(call: Call, self: Tensor, p: Tensor | Number, generator: None) -> None:
     """1 with a probability of its own for each element; one outside 0 … 1 is reported as an index out of range."""
     out = call.outs[0]
-    if not p.dtype.is_float:
+    sizes = p.shape if isinstance(p, Tensor) else ()
+    fits = len(sizes) <= out.ndim and all(n == 1 or n == whole for n, whole in zip(sizes[::-1], out.shape[::-1]))
+    if not p.dtype.is_float or not fits:
         raise NoKernel("the core says what is wrong with these probabilities")
 
     def value(k: KernelBuilder, draws: Draws, *given: Expr) -> Expr:
@@ -191,7 +194,12 @@ def bernoulli_of(call: Call, self: Tensor, generator: None) -> None:
     bernoulli_tensor(call, call.outs[0], self, generator)
 
 
-@lowering("aten::native_dropout")
+def _dropout_outputs(input: Any, *_: Any) -> list[Any]:
+    """New tensors. Without ``train`` PyTorch's meta kernel returns the input, and the kernel would write over it."""
+    return [new_output(input[2], input[3]), new_output(CODE_OF[boolean], input[3])]
+
+
+@lowering("aten::native_dropout", outputs=_dropout_outputs)
 def native_dropout(call: Call, input: Tensor, p: Number, train: bool | None) -> None:
     """Zeroes a part p, scales the rest; the mask is the second result."""
     if train is False or not p > 0 or not p < 1:
@@ -227,11 +235,18 @@ def keyed_dropout(call: Call, x: Tensor, key: Tensor, p: Number) -> None:
     fill(call, out, lambda k, draws, x: _dropout(k, draws, x, p, out.dtype)[1], [x], "keyed_dropout", key)
 
 
-@lowering("aten::rrelu_with_noise")
+def _rrelu_outputs(self: Any, *_: Any) -> list[Any]:
+    """Contiguous, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
+    return [new_output(self[2], self[3])]
+
+
+@lowering("aten::rrelu_with_noise", outputs=_rrelu_outputs)
 def rrelu_with_noise(
     call: Call, self: Tensor, noise: Tensor, lower: Number, upper: Number, training: bool, generator: None
 ) -> None:
     """Negative elements times a slope of their own, which the noise keeps; without training the slope is the middle."""
+    if noise.shape != self.shape:
+        raise NoKernel("the CPU says what is wrong with this noise")
     wide = opmath(self.dtype)
     call.pointwise = True
     if not training:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from bringup.ir.dtypes import DType, boolean, float32
+from bringup.ir.dtypes import DType, boolean
 from bringup.ir.expr import Expr
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
 from bringup.lowering.elementwise import elementwise
@@ -100,8 +100,10 @@ def pointwise(
 
     def lower(call: Call, *arguments: Any) -> None:
         compute = compute_type(arguments, promote)
+        if to == "float" and not call.outs[0].dtype.is_float:  # in place, of an op whose meta kernel does not look
+            raise NoKernel("a float does not fit into the type that is written")
         if to == "float" and not compute.is_float:
-            compute = call.outs[0].dtype if call.outs[0].dtype.is_float else float32
+            compute = call.outs[0].dtype
         if accept is not None and not accept(compute):
             raise NoKernel(f"{call.op} has no kernel for {compute}")
         call.pointwise = True

@@ -23,6 +23,7 @@ from bringup.lowering.compile_failure import NotCompiled, refuse
 from bringup.lowering.index_code import code_of
 from bringup.lowering.loader import Compiled, Loader
 from bringup.lowering.observation import CallRecord, KernelRecord
+from bringup.lowering.output_layout import check_in_place
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
 from bringup.lowering.symbolic import Trace, index_of
@@ -246,6 +247,8 @@ class Resolver:
         self._make_plan = make_plan
         self._structures: dict[tuple[Any, ...], list[Structure]] = {}
         self._lock = threading.Lock()
+        #: In-place forms, with what says how their functional form's result looks.
+        self.in_place: dict[str, Callable[..., Sequence[Any]]] = {}
         #: Told of every call that comes here, when its plan is made.
         self.observers: list[Callable[[CallRecord], None]] = []
 
@@ -266,11 +269,13 @@ class Resolver:
         start = perf_counter()
         definition, count = self._lowerings[op]
         made = None
-        if outputs is None and op in OUTPUTS:
-            try:
+        try:
+            if op in self.in_place:
+                check_in_place(arguments[0], self.in_place[op](*arguments[:count])[0])
+            if outputs is None and op in OUTPUTS:
                 outputs = made = OUTPUTS[op](*arguments[:count])
-            except NoKernel as reason:
-                return self._make_plan([], [], [], _FLAG_REFUSED, None, str(reason))
+        except NoKernel as reason:
+            return self._make_plan([], [], [], _FLAG_REFUSED, None, str(reason))
         flat = flatten(without_repeated(arguments, REPEATED.get(definition, ())), outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from bringup import _C
 from tests.conftest import RunPython
+from tests.overloads.calls import overload_named
 
 aten = torch.ops.aten
 
@@ -222,3 +224,119 @@ def test_an_expanded_tensor_can_be_filled(device: str, fill: Any) -> None:
     assert torch.equal(x.cpu(), fill(torch.ones(4)))
     with pytest.raises(RuntimeError, match="single memory location"):
         x.expand(3, 4).add_(1)
+
+
+# ---- in-place forms ----
+def in_place_overloads() -> list[str]:
+    """Names the in-place overloads that the device registers and Python can call."""
+    names = [name for name in _C.routes() if name.startswith("aten::") and overload_named(name) is not None]
+    return [name for name in names if overload_named(name)._schema.name.endswith("_") and "__" not in name]
+
+
+PLAIN = {"number": 2, "int": 0, "float": 0.5, "bool": False, "str": "none", "SymInt": 0}
+
+
+def refusal_of(name: str, device: str, shapes: Any, dtypes: Any) -> Exception | None:
+    """Calls an in-place overload with tensors of these shapes and types (self, others); returns what it raised."""
+    needed = [a for a in overload_named(name)._schema.arguments if not a.has_default_value()]
+    kinds = [str(a.type) for a in needed]
+    if kinds[:1] != ["Tensor"] or "Tensor" not in kinds[1:] or set(kinds) - {"Tensor", *PLAIN}:
+        return None
+    types = [torch.bool if "mask" in a.name else dtypes[n > 0] for n, a in enumerate(needed)]
+    made = [torch.ones(shapes[n > 0], dtype=dtype, device=device) for n, dtype in enumerate(types)]
+    try:
+        overload_named(name)(*(tensor if kind == "Tensor" else PLAIN[kind] for tensor, kind in zip(made, kinds)))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes"),
+    [
+        (((5, 1), (5,)), (torch.float32, torch.float32)),
+        (((4,), (4,)), (torch.int32, torch.float32)),
+        (((4,), (4,)), (torch.bool, torch.int64)),
+    ],
+    ids=["broadcast", "float into int", "int into bool"],
+)
+def test_in_place_forms_refuse_what_the_cpu_refuses(device: str, shapes: Any, dtypes: Any) -> None:
+    """PyTorch's meta kernels in Python do not look whether a result fits into what it is written to."""
+    accepted = []
+    for name in in_place_overloads():
+        refusal = refusal_of(name, "cpu", shapes, dtypes)
+        if refusal and "not implemented for" not in str(refusal) and not refusal_of(name, device, shapes, dtypes):
+            accepted.append(f"{name}: {refusal}")
+    assert not accepted
+
+
+@pytest.mark.parametrize("types", [(torch.float32, torch.float64), (torch.int32, torch.float32)], ids=str)
+def test_floor_division_into_a_wider_type(device: str, types: Any) -> None:
+    """An op of TensorIterator casts to the type of its out=, also where the lowering says what comes out."""
+    x, out = torch.arange(1, 6).to(types[0]), torch.empty(5, dtype=types[1])
+    on_device = torch.floor_divide(x.to(device), 2, out=out.to(device))
+    assert torch.equal(on_device.cpu(), torch.floor_divide(x, 2, out=out))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: aten.rrelu_with_noise(x, torch.zeros_like(x)),
+        lambda x: aten.rrelu(x),
+        lambda x: aten.huber_loss_backward(torch.ones_like(x), x, x * 2, 2, 1.0),
+    ],
+    ids=["rrelu_with_noise", "rrelu", "huber_loss_backward"],
+)
+def test_results_that_the_cpu_makes_contiguous(device: str, call: Any) -> None:
+    x = torch.rand(3, 2).t() - 0.5
+    expected, actual = call(x), call(x.to(device))
+    assert actual.stride() == expected.stride()
+    assert torch.equal(actual.cpu(), expected)
+
+
+def test_noise_of_another_shape_is_refused(device: str) -> None:
+    """A kernel would write as many slopes as there are elements."""
+    with pytest.raises(RuntimeError, match="noise tensor shape must match"):
+        aten.rrelu_with_noise(-torch.ones(1000, device=device), torch.zeros(1, device=device), 0.1, 0.3, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
+def test_a_float_does_not_go_into_integers_in_place(device: str, dtype: torch.dtype) -> None:
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        torch.ones(4, dtype=dtype, device=device).logit_()
+
+
+@pytest.mark.parametrize("train", [None, True, False])
+def test_dropout_does_not_write_to_its_input(device: str, train: bool | None) -> None:
+    x = torch.ones(1000, device=device)
+    result, mask = aten.native_dropout(x, 0.5, train)
+    assert torch.equal(x.cpu(), torch.ones(1000))
+    assert mask.all() == (train is False)
+    assert torch.equal(result.cpu(), mask.cpu() * (1.0 if train is False else 2.0))
+
+
+def test_statistics_of_groups_of_halves_are_float32(device: str) -> None:
+    x, weight = torch.rand(2, 6, 3).half(), torch.rand(6)
+    expected = aten.native_group_norm(x, weight, weight, 2, 6, 3, 2, 0.5)
+    actual = aten.native_group_norm(x.to(device), weight.to(device), weight.to(device), 2, 6, 3, 2, 0.5)
+    for a, b in zip(actual, expected):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+@pytest.mark.parametrize("polynomial", [torch.special.legendre_polynomial_p, torch.special.laguerre_polynomial_l])
+def test_polynomials_of_a_number(device: str, polynomial: Any) -> None:
+    """An op that is composed in Python gets the number itself in the place of a tensor."""
+    x = torch.tensor([0.25, 0.5, 2.0])
+    torch.testing.assert_close(polynomial(x.to(device), 3).cpu(), polynomial(x, 3))
+    torch.testing.assert_close(polynomial(0.5, x.to(device)).cpu(), polynomial(0.5, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_divided_by_a_number(device: str, dtype: torch.dtype) -> None:
+    """The number is not rounded to a half before: 1 // 0.1 is 9, and 10 with 0.1 in float16."""
+    x = torch.arange(-40, 41).to(dtype) / 8
+    for number in (0.1, 0.7, torch.tensor(0.3, dtype=torch.float64)):
+        other = number.to(device) if isinstance(number, torch.Tensor) else number
+        assert torch.equal((x.to(device) // other).cpu(), x // number)
+        for mode in ("floor", "trunc"):
+            assert torch.equal(x.to(device).div(other, rounding_mode=mode).cpu(), x.div(number, rounding_mode=mode))

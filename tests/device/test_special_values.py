@@ -105,6 +105,7 @@ def test_along_rows(name: str) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(3600)
 def test_all_operators() -> None:
     """Every pointwise op and reduction of op_db in every type, and the ops along rows."""
     from torch.testing._internal.common_methods_invocations import op_db

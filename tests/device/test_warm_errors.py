@@ -150,6 +150,7 @@ def test_sampled_operators() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(3600)
 def test_all_operators() -> None:
     from torch.testing._internal.common_methods_invocations import op_db
 

@@ -187,6 +187,11 @@ class _Generator:
         h = self.draw.choice(host)
         step = self.add("h2d", thread, stream, (h.name,), self.name("v"))
         self.keep(step.output, h.size, stream, thread, step.device)
+        if h.name.startswith("p") and self.draw.random() < 0.3:  # the next one asks for its memory at once
+            self.tensors.remove(h)
+            self.add("del", thread, 0, (h.name,))
+            step = self.add("host_new", thread, 0, (), self.name("p"), size=h.size, way=1)
+            self.keep(step.output, h.size, -1, thread, -1)
 
     def do_d2h(self, thread: int, stream: int, here: list[_Tensor], host: list[_Tensor]) -> None:
         pairs = [(a, h) for a in here for h in host if a.size == h.size]

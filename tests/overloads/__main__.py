@@ -32,10 +32,13 @@ def main(
     samples: Annotated[int, typer.Option(help="Recorded calls taken of each overload, before their forms.")] = 3,
     workers: int = 1,
     calls: Annotated[Path | None, typer.Option(help="Recorded calls: read if it exists, else written.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Results so far: a run over all goes on.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Write results/overloads.json.")] = False,
     brief: Annotated[bool, typer.Option("--brief", help="No reasons of overloads that were not called.")] = False,
 ) -> None:
     """Calls every overload the device registers, on the CPU and on the device."""
+    if journal and patterns:
+        raise typer.BadParameter("--journal is for a run over all overloads")
     with Progress(console=console, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("overloads", total=None)
 
@@ -44,12 +47,14 @@ def main(
             for finding in findings_of(result)[:SHOWN]:
                 _say(bar.console, f"{finding['kind']}: {finding['call']}\n    {finding['message']}")
 
-        sweep = run_sweep(device, patterns, calls_file=calls, samples=samples, workers=workers, progress=progress)
+        sweep = run_sweep(
+            device, patterns, calls_file=calls, samples=samples, workers=workers, progress=progress, journal=journal
+        )
     _show(sweep, brief)
     if record:
         from benchmarks.recording import record as write
 
-        print(write("overloads", sweep.data()))
+        print(write("overloads", sweep.data(), command=f"python -m tests.overloads --samples {samples} --record"))
     raise typer.Exit(1 if sweep.undeclared or sweep.passing else 0)
 
 

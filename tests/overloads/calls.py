@@ -83,8 +83,9 @@ class OverloadCall:
         overload = overload_named(self.overload)
         mine = copy_to({k: v for k, v in self.arguments.items() if k not in self.on_cpu}, device)
         mine |= copy_to({k: v for k, v in self.arguments.items() if k in self.on_cpu}, "cpu")
-        if not list(tensors_in(mine)) and any(a.name == "device" for a in overload._schema.arguments):
-            mine["device"] = "cpu" if device == WIDE else device  # a factory
+        factory = not list(tensors_in(mine)) or self.overload.startswith(("aten::linspace", "aten::logspace"))
+        if factory and any(a.name == "device" for a in overload._schema.arguments):
+            mine["device"] = "cpu" if device == WIDE else device  # not where its tensors are
         positional, keyword = [], {}
         for argument in overload._schema.arguments:
             if argument.name not in mine:

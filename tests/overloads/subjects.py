@@ -19,7 +19,7 @@ from tests.overloads.calls import OverloadCall, out_arguments, overload_named
 from tests.overloads.capture import read
 from tests.overloads.handmade import handmade
 from tests.overloads.siblings import borrowed, family_of
-from tests.overloads.sweep import CALLS_FILE
+from tests.overloads.sweep import CALLS_FILE, JOURNAL, rows_without_findings
 
 
 @dataclass
@@ -63,7 +63,9 @@ def _load() -> list[Subject]:
     file = os.environ.get(CALLS_FILE)
     recorded = {**(read(Path(file)) if file else {}), **handmade()}
     names = sorted(name for name, route in _C.routes().items() if name.startswith("aten::") and route != "error")
-    return make_subjects(recorded, names)
+    journal = os.environ.get(JOURNAL)
+    done = rows_without_findings(Path(journal)) if journal else {}
+    return [subject for subject in make_subjects(recorded, names) if subject.name not in done]
 
 
 def __getattr__(name: str) -> list[Subject]:

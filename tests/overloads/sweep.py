@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recording import commit
 from bringup.kit.gaps import GAPS_FOLDER, judge, load_gaps
 from bringup.kit.op_cases import CaseResult, Status
 from bringup.kit.op_workers import Plan, run_plan
 from tests.fork_server import MODULE, OP_DB, run
 
 CALLS_FILE = "BRINGUP_TEST_OVERLOAD_CALLS"
+JOURNAL = "BRINGUP_TEST_OVERLOAD_JOURNAL"
 DECLARED = GAPS_FOLDER / "sim.overloads.toml"
 KINDS = ("crash", "hang", "internal", "refuses", "accepts", "raises", "differs")
 Progress = Callable[[int, int, CaseResult], None]
@@ -28,6 +30,8 @@ class Sweep:
 
     results: list[CaseResult]
     overloads: int
+    #: The commits at which the results were made, with how many of them: a run may be stopped and continued.
+    commits: dict[str, int] = field(default_factory=dict)
     undeclared: list[CaseResult] = field(default_factory=list)
     passing: list[str] = field(default_factory=list)
 
@@ -48,6 +52,7 @@ class Sweep:
         left = Counter(f["kind"] for r in self.undeclared for f in findings_of(r))
         return {
             "overloads": self.overloads,
+            "commits": self.commits,
             "called": self.overloads - len(self.not_called),
             "calls compared": sum(r.samples_run for r in self.results),
             "findings": {kind: counted[kind] for kind in KINDS},
@@ -72,6 +77,14 @@ def findings_of(result: CaseResult) -> list[dict[str, str]]:
     return []
 
 
+def rows_without_findings(journal: Path | None) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a run that was stopped, by overload: those that were as on the CPU need no second call."""
+    if journal is None or not journal.exists():
+        return {}
+    rows = {row["op"]: row for row in map(json.loads, journal.read_text().splitlines())}
+    return {name: row for name, row in rows.items() if not Status(row["status"]).is_defect}
+
+
 def record_calls(file: Path, operators: Sequence[str] = ()) -> None:
     """Writes the calls that op_db reaches on the CPU, in a process of its own; all operators, or those that match."""
     env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
@@ -89,8 +102,12 @@ def run_sweep(
     workers: int = 1,
     timeout: float = 240.0,
     progress: Progress | None = None,
+    journal: Path | None = None,
 ) -> Sweep:
-    """Calls the overloads that match; arguments come from ``operators`` of op_db, or from a file written before."""
+    """Calls the overloads that match; arguments come from ``operators`` of op_db, or from a file written before.
+
+    What ``journal`` says of an overload without a finding is taken from there; new results are added to it.
+    """
     with tempfile.TemporaryDirectory(prefix="bringup-overloads-") as folder:
         file = calls_file or Path(folder) / "calls.pt"
         if not file.exists():
@@ -100,17 +117,25 @@ def run_sweep(
             samples=samples, workers=workers, timeout=timeout,
             op_list="tests.overloads.subjects:SUBJECTS", verdicts="tests.overloads.judge:run_overload",
         )  # fmt: skip
-        results: list[CaseResult] = []
-        total, names = 0, []
-        for message in run_plan(plan, {CALLS_FILE: str(file)}):
+        earlier = rows_without_findings(journal)
+        commits = Counter(row.pop("commit") for row in earlier.values())
+        results = [CaseResult.from_row(row) for row in earlier.values()]
+        total, names = 0, list(earlier)
+        for message in run_plan(plan, {CALLS_FILE: str(file), **({JOURNAL: str(journal)} if journal else {})}):
             if message["type"] == "start":
-                total, names = message["total"], message["ops"]
-            else:
-                results.append(_cpu_crash_is_a_skip(CaseResult.from_row(message["row"])))
-                if progress:
-                    progress(len(results), total, results[-1])
+                total, names = message["total"] + len(earlier), [*names, *message["ops"]]
+                continue
+            results.append(_cpu_crash_is_a_skip(CaseResult.from_row(message["row"])))
+            at = commit()
+            commits[at] += 1
+            if journal:
+                with journal.open("a") as lines:
+                    lines.write(json.dumps({**results[-1].to_row(), "commit": at}) + "\n")
+            if progress:
+                progress(len(results), total, results[-1])
     verdict = judge(load_gaps(DECLARED), results, names)
-    return Sweep(results, len(results), verdict.undeclared, [str(gap) for gap in (*verdict.passing, *verdict.unknown)])
+    passing = [str(gap) for gap in (*verdict.passing, *verdict.unknown)]
+    return Sweep(results, len(results), dict(commits), verdict.undeclared, passing)
 
 
 def _cpu_crash_is_a_skip(result: CaseResult) -> CaseResult:

@@ -8,6 +8,7 @@
 // The driver is pretended: queued work is a number per stream, and it says when a handle is used that was destroyed.
 // tests/sanitize/put_back.py puts known mistakes back into the runtime and shows that this program finds each.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -23,6 +24,8 @@ using namespace bringup;
 static thread_local std::minstd_rand t_random{std::random_device{}()};
 
 void bringup::yield_point() noexcept {
+  // Now and then for so long that others go through several of their own: what two threads must do in between is rare.
+  if (t_random() % 32 == 0) std::this_thread::sleep_for(std::chrono::microseconds(t_random() % 200));
   for (unsigned turns = t_random() % 4; turns > 0; --turns) std::this_thread::yield();
 }
 
@@ -244,7 +247,7 @@ void failures(Device& device) {
       if (number >= 1000) heard.insert(number);
   };
   in_threads([&](int t) {
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < 3000; ++i) {
       const int32_t stream = 1 + t % 3;
       try {
         if (t < 3 && i % 5 == 0) {
@@ -268,6 +271,8 @@ void failures(Device& device) {
           device.memory().empty_cache();
         } else if (t == 4) {
           i % 2 ? device.synchronize() : device.drain(stream);
+        } else if (t == 5 && i % 4) { // a second one, so that both may have a failure of one stream to keep
+          device.finish_work(stream);
         } else if (t == 5) {
           EventSlot slot;
           slot.record(device, stream);
@@ -320,6 +325,8 @@ void heard_at_once(Device& device) {
       bool heard = false;
       try {
         launch_on(device, stream, kBad, 1000 + i);
+        // The core's waits take the failure meanwhile; the stream stays busy, so this is as long as it may get.
+        for (int turns = 0; turns < 20 && device.busy(stream); ++turns) yield_point();
         if (i % 3 == 0) {
           device.synchronize_stream(stream);
         } else if (i % 3 == 1) {

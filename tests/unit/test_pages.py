@@ -62,6 +62,13 @@ def test_a_number_is_filled_in(comment: str, shown: str) -> None:
     assert pages.filled(pages.filled(page)) == pages.filled(page)
 
 
+def test_counts_of_the_code_come_from_the_page_that_is_written_from_it() -> None:
+    assert pages.value_of("ops/lowered") > 350
+    assert pages.value_of("ops/on the device") > 900
+    with pytest.raises(pages.NoSuchValue):
+        pages.value_of("ops/nosuch")
+
+
 @pytest.mark.usefixtures("results")
 def test_tables_are_filled_in() -> None:
     page = "<!-- table speed/table -->\n| old |\n<!-- . -->\n"

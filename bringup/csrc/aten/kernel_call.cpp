@@ -136,7 +136,9 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack, boo
     TORCH_CHECK(!same_dtype || target.scalar_type() == results[i].scalar_type(), op.record.name,
                 ": expected out tensor to have dtype ", results[i].scalar_type(), ", but got ", target.scalar_type());
     if (target.sizes() != results[i].sizes())
-      resize(target, {target.scalar_type(), results[i].sizes().vec(), results[i].strides().vec()}, /*warn=*/true);
+      resize(target,
+             {target.scalar_type(), results[i].sizes().vec(), c10::TensorType::contiguousStridesOf(results[i].sizes())},
+             /*warn=*/true);
     at::_ops::copy_::redispatch(kKeys, target, results[i], false);
   }
 }

@@ -72,6 +72,17 @@ class MetaCall {
     }
   }
 
+  // An in-place form must hold what the functional form returns: meta kernels in Python do not look.
+  void check_in_place() {
+    op_.functional->redispatchBoxed(c10::DispatchKeySet(DispatchKey::Meta), &stack_);
+    if (stack_.size() != 1 || !stack_[0].isTensor()) return;
+    const at::Tensor &result = stack_[0].toTensor(), &self = stand_ins_[call_.mutated[0]];
+    TORCH_CHECK(result.sizes() == self.sizes(), "output with shape ", self.sizes(),
+                " doesn't match the broadcast shape ", result.sizes());
+    TORCH_CHECK(c10::canCast(result.scalar_type(), self.scalar_type()), "result type ", result.scalar_type(),
+                " can't be cast to the desired output type ", self.scalar_type());
+  }
+
   std::vector<BoundPlan::Result> results() {
     std::vector<BoundPlan::Result> results;
     for (const c10::IValue& value : stack_) {
@@ -216,6 +227,8 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   const bool by_functional = op.functional && call.mutated.size() >= op.record.schema.returns().size();
   // A form with an undefined out=: the meta kernel refuses it.
   const bool known = !(op.own_outputs && (by_functional || !op.functional)) && meta.run();
+  if (op.in_place && op.functional && !op.has_quick_meta && call.mutated.size() == 1)
+    MetaCall(op, call, stack).check_in_place();
   if (!known && by_functional) return functional_plan(op, call);
   if (known) {
     bound->results = meta.results();

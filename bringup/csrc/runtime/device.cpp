@@ -255,6 +255,7 @@ void Device::launch(uint64_t kernel, bringup_launch& work, int32_t stream) {
   if (const auto captured = recording(stream))
     if (captured->add(NamedWork::current ? NamedWork::current : "kernel", false, kernel, work)) return;
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
+  yield_point();
   uint32_t finished = 0;
   if (!work.finished) work.finished = &finished;
   work.stream = stream_handle(stream);

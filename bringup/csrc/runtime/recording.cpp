@@ -14,6 +14,7 @@ Recording::Recording(int32_t pool, Mode mode)
 
 bool Recording::add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work,
                     const std::vector<Draw>& draws) {
+  yield_point();
   std::lock_guard lock(mutex_);
   if (ended_) return false;
   Steps& s = steps_;
