@@ -125,7 +125,7 @@ def clamp_takes_any_bound() -> bool:
     """Whether clamp takes a bound that the type cannot hold, where it changes nothing: torch 2.15 or newer."""
     import torch
 
-    return torch.__version__ >= (2, 15)
+    return bool(torch.__version__ >= "2.15")
 
 
 def opmath(dtype: DType) -> DType:
