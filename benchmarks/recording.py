@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,23 @@ def command_line() -> str:
     return shlex.join([program.name, *sys.argv[1:]])
 
 
-def record(name: str | Path, data: dict[str, Any], *, command: str | None = None) -> Path:
-    """Writes ``data`` to ``results/<name>.json``, or to the file given, with where it comes from; returns the file."""
+def _torch_version() -> str:
+    if find_spec("torch") is None:  # the matrix of versions has each in a .venv of its own
+        return "none"
     import torch
 
+    return torch.__version__
+
+
+def record(name: str | Path, data: dict[str, Any], *, command: str | None = None) -> Path:
+    """Writes ``data`` to ``results/<name>.json``, or to the file given, with where it comes from; returns the file."""
     file = name if isinstance(name, Path) else RESULTS / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     header = {
         "commit": commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
-        "torch": torch.__version__,
+        "torch": _torch_version(),
         "python": platform.python_version(),
         "command": command or command_line(),
     }

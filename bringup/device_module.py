@@ -12,7 +12,7 @@ from bringup import _C, amp, memory, random, runtime, streams
 from bringup.device_graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing
 from bringup.device_index import Device, device_index
 from bringup.driver import DTYPES
-from bringup.graph.inductor import no_inductor
+from bringup.graph.inductor import NoInductor
 from bringup.graphed_callables import make_graphed_callables
 from bringup.memory import (
     MemPool,
@@ -61,7 +61,7 @@ from bringup.streams import sleep as _sleep
 
 OutOfMemoryError = torch.OutOfMemoryError
 #: Inductor asks for its code generator here, by these names.
-Scheduling = PythonWrapperCodegen = CppWrapperCodegen = WrapperFxCodegen = no_inductor
+Scheduling = PythonWrapperCodegen = CppWrapperCodegen = WrapperFxCodegen = NoInductor
 
 #: Also importable as ``torch.<name>.<submodule>``.
 SUBMODULES = ("amp", "memory", "random", "streams")

@@ -18,6 +18,7 @@ from bringup.kit import op_workers
 from tests import fork_server
 from tests.cpu_time import CpuTimes
 from tests.optional_packages import SkipWithoutZig, files_left_out
+from tests.outcomes import Outcomes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,6 +31,9 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-times", metavar="FILE", help="write the CPU seconds of every test file to FILE, as JSON")
+    parser.addoption(
+        "--outcomes", metavar="FILE", type=Path, help="append what becomes of every test to FILE, as JSON lines"
+    )
     if find_spec("pytest_timeout") is None:
         parser.addini("timeout", "seconds a test may take; without pytest-timeout they are not limited")
 
@@ -43,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Kernels of one session are compiled once, for all its processes, and leave the user's cache alone."""
     config.pluginmanager.register(CpuTimes(), "cpu-times")
     config.pluginmanager.register(SkipWithoutZig(), "skip-without-zig")
+    if config.getoption("outcomes") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(config.getoption("outcomes")), "outcomes")
     config.addinivalue_line("markers", "timeout(seconds): pytest-timeout's, named here for where it is not installed")
     # Some machines forbid it for everybody; without bytecode every process of a test compiles bringup's sources again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -341,6 +341,8 @@ def serve(listener: socket.socket, ahead: Sequence[str] = ()) -> tuple[str, list
         with connection, contextlib.suppress(BrokenPipeError):  # nobody waits any more
             connection.send(str(child).encode())
             connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+    if "triton" in sys.modules:  # of torch with CUDA; since 3.9 it prints what is left of its objects at exit as leaks
+        atexit.register(gc.unfreeze)
     listener.close()
     connection.close()
     code, arguments, environment, cwd, places, whole_end = json.loads(request)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 
-class _NoInductor:
-    """Stands for each of inductor's classes; whatever inductor wants of it is the error."""
+class _Refusing(type):
+    """The class of a class of which nothing can be had; whatever inductor wants of it is the error."""
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(cls) -> NoReturn:
         import torch
 
         name = torch._C._get_privateuse1_backend_name()
@@ -20,13 +20,14 @@ class _NoInductor:
             f'inductor generates no code for {name}: compile with torch.compile(model, backend="bringup") instead'
         )
 
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+    def __call__(cls, *_: Any, **__: Any) -> NoReturn:
+        cls._refuse()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):  # Python's own questions
             raise AttributeError(name)
-        self._refuse()
+        cls._refuse()
 
 
-no_inductor = _NoInductor()
+class NoInductor(metaclass=_Refusing):
+    """Stands for each of inductor's classes. A class itself: since torch 2.15 inductor asks for that first."""

@@ -28,7 +28,7 @@ from bringup.lowering.formulas import (
 )
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import compute_type, lowering, pointwise
-from bringup.lowering.scalar_types import opmath, overflow_error
+from bringup.lowering.scalar_types import clamp_takes_any_bound, opmath, overflow_error
 
 _BOTH = (0, 1)
 
@@ -188,11 +188,32 @@ pointwise("aten::maximum", maximum, to="common")
 pointwise("aten::minimum", minimum, to="common")
 pointwise("aten::fmax", _unless_nan("max"), to="common")
 pointwise("aten::fmin", _unless_nan("min"), to="common")
-pointwise("aten::clamp", clamped, to="common", promote=(0, 1, 2), accept=_numeric, wraps=False)
+
+
+def _bound(x: Expr, bound: Any, name: str) -> Any:
+    """The bound, None where it is beyond all numbers of the type. On the other side of them it is PyTorch's error."""
+    kind = x.dtype
+    if not (isinstance(bound, NumberParam) and kind.is_integer and kind.bits < 64 and clamp_takes_any_bound()):
+        return bound
+    number = bound.number
+    assert number is not None
+    below, above = number < kind.low, number > kind.high
+    if above if name == "min" else below:
+        c_name = {"uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int"}.get(kind.name, kind.name.upper())
+        raise RuntimeError(f"Clamp {name} value {number.value:g} is outside the representable range of {c_name}")
+    return None if below or above else bound
+
+
+def _between(x: Expr, low: Any, high: Any) -> Expr:
+    return clamped(x, _bound(x, low, "min"), _bound(x, high, "max"))
+
+
+_BOUNDS: dict[str, Any] = {"to": "common", "accept": _numeric, "wraps": False}
+pointwise("aten::clamp", _between, promote=(0, 1, 2), **_BOUNDS)
 pointwise("aten::clamp.Tensor", clamped, to="common", accept=_numeric)
-pointwise("aten::clamp_min", maximum, to="common", promote=_BOTH, accept=_numeric, wraps=False)
+pointwise("aten::clamp_min", lambda x, low: _between(x, low, None), promote=_BOTH, **_BOUNDS)
 pointwise("aten::clamp_min.Tensor", maximum, to="common")
-pointwise("aten::clamp_max", minimum, to="common", promote=_BOTH, accept=_numeric, wraps=False)
+pointwise("aten::clamp_max", lambda x, high: _between(x, None, high), promote=_BOTH, **_BOUNDS)
 pointwise("aten::clamp_max.Tensor", minimum, to="common")
 pointwise("aten::copysign.Tensor", binary_op("copysign"), to="float")
 pointwise("aten::copysign.Scalar", binary_op("copysign"), to="float", promote=_BOTH)

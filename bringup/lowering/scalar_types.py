@@ -121,6 +121,13 @@ def overflow_error(dtype: DType) -> RuntimeError:
     return RuntimeError(f"value cannot be converted to type {name} without overflow")
 
 
+def clamp_takes_any_bound() -> bool:
+    """Whether clamp takes a bound that the type cannot hold, where it changes nothing: torch 2.15 or newer."""
+    import torch
+
+    return bool(torch.__version__ >= "2.15")
+
+
 def opmath(dtype: DType) -> DType:
     """The type in which an op computes: halves in float32, rounded once at the end.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,7 +106,10 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
     if not x.dtype.is_float:
         raise NoKernel(f"histc has no kernel for {x.dtype}")
     wide = opmath(x.dtype)
-    own_range = min.known() == max.known()
+    given = min.known(), max.known()
+    if not all(map(math.isfinite, given)):
+        raise RuntimeError("torch.histc: range of [{:g}, {:g}] is not finite".format(*given))
+    own_range = given[0] == given[1]
     low, high = call.temporary(wide, []), call.temporary(wide, [])
     if own_range:
         for op, memory in (("min", low), ("max", high)):

@@ -121,6 +121,9 @@ def numbers_at_the_ends_of_integer_types() -> None:
         for number in (300, 2**31, 2**40, -1, 44.5, math.inf):
             cases[f"isin {dtype} {number}"] = lambda d, t=dtype, n=number: torch.isin(numbers(d, t), n)
             cases[f"clamp {dtype} {number}"] = lambda d, t=dtype, n=number: numbers(d, t).clamp(max=n)
+        for number in (300, 2**40, -1, -300, -(2**40)):
+            cases[f"clamp from {dtype} {number}"] = lambda d, t=dtype, n=number: numbers(d, t).clamp(n, 200)
+            cases[f"clamp_max_ {dtype} {number}"] = lambda d, t=dtype, n=number: numbers(d, t).clamp_max_(n)
         for alpha in (128, -128, 2**15, -(2**15), 2**31, -(2**31), 2**40, 300, -1):
             cases[f"sub {dtype} {alpha}"] = lambda d, t=dtype, a=alpha: torch.sub(numbers(d, t), numbers(d, t), alpha=a)
             cases[f"rsub {dtype} {alpha}"] = lambda d, t=dtype, a=alpha: torch.rsub(numbers(d, t), 3, alpha=a)

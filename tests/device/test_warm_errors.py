@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Callable[[Tensor, Any], Any], Any, Any]] = {
     "softshrink, no number": (lambda x, v: F.softshrink(x, v), 0.5, math.nan),
     "smooth_l1_loss": (lambda x, v: F.smooth_l1_loss(x, x + 1, beta=v), 1.0, -1.0),
     "huber_loss": (lambda x, v: F.huber_loss(x, x + 1, delta=v), 1.0, -1.0),
+    "histc": (lambda x, v: x.histc(4, 0.0, v), 2.0, math.inf),
     "celu": (lambda x, v: F.celu(x, v), 1.0, 0.0),
     "celu_": (lambda x, v: F.celu(x.clone(), v, inplace=True), 1.0, 0.0),
     "multi_margin_loss": (lambda x, v: F.multi_margin_loss(x, torch.zeros(4, device=x.device).long(), p=v), 1, 3),

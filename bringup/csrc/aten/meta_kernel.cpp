@@ -3,7 +3,7 @@
 // PyTorch's own C++ meta kernels stand behind Python ones that `import torch` puts in front of many of them. Those cost
 // 60 µs for an add (the C++ ones 2) and word their errors differently from the CPU's. All are in
 // OperatorEntry::kernels_, newest first; an explicit instantiation may name a private member, and that is how it is
-// reached. The same in torch 2.11 to 2.13.
+// reached. The same in torch 2.11 to 2.15.
 #include "aten/kernel_call.h"
 #include "aten/own_kernels.h"
 
