@@ -24,6 +24,7 @@ DECLARED = (
     "polygamma ",  # near its own zeros and below the smallest normal number
     "lgamma torch.float64 of (1.0000000000000002)",  # in units of 1, as math_library.py says
     "mvlgamma mvlgamma_p_1 torch.float64 of (1.0000000000000002)",
+    "masked.prod torch.bfloat16",
     "prod torch.bfloat16",  # the order of factors decides whether infinity meets 0
 )
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
