@@ -23,8 +23,8 @@ STAMP := $(VENV)/.stamp
 SAY := @printf '\n== %s\n'
 
 CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
-# c_math/ holds templates, in C's words only.
-FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/c_math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' ')')
+# targets/c/math/ holds templates, in C's words only.
+FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/targets/c/math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' ')')
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
 

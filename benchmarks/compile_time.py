@@ -104,9 +104,9 @@ class Device:
         x = torch.ones(4, 4, device=self.device)
         # The second one has a shape function in Python, which imports 0.6 s of torch the first time.
         x.neg(), torch.nn.functional.group_norm(x, 2)
-        from bringup.lowering import activation
+        from bringup.lowering import install
 
-        self.resolver = activation.active[0]
+        self.resolver = install.active[0]
 
     def call(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
         """Seconds of a call, until its result is there."""
@@ -157,7 +157,7 @@ def scalars() -> dict[str, list[float]]:
     """Signatures, plans and files that 10,000 different scalars make."""
     here = Device()
     from bringup import _C
-    from bringup.kernel_cache import default_cache
+    from bringup.compile.kernel_cache import default_cache
 
     x = here.torch.ones(16, device=here.device)
     x * 0.5  # the kernel itself

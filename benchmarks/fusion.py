@@ -31,9 +31,9 @@ from bringup.ir.index import evaluate_sizes
 from bringup.ir.kernel import Kernel
 from bringup.ir.simplify import simplify
 from bringup.lowering.call import Launch, Tensor
-from bringup.targets.c import render
-from bringup.targets.c_run import _ENTRY, launch_words, load_library
+from bringup.targets.c.render import render
 from bringup.targets.toolchain import compile_c, host_target
+from tests.loops.compiled import _ENTRY, launch_words, load_library
 from tests.unit.graph_by_hand import Graph, arguments
 
 SLOWER = 1.05

@@ -17,15 +17,18 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from rich.progress import Progress
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from bringup.ir.arguments import bind_sizes
 from bringup.ir.printer import kernel_text
-from bringup.ir.random_kernel import SHORT, Case, random_case
-from bringup.targets.c_run import Compiled, compile_kernels, compile_packed, disagreement
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import find_compiler, host_target
+from tests.loops.compiled import Compiled, compile_kernels, compile_packed, disagreement
+from tests.loops.random_kernel import SHORT, Case, random_case
 
 _BATCH = 25
 #: Compiler flags for a run under the sanitizers: the first finding ends the process.
@@ -53,7 +56,7 @@ def check(compiled: Compiled, case: Case, rng: random.Random) -> str:
 
 
 def check_batch(
-    seeds: range, target: Target, flags: tuple[str, ...], functions: bool, packed: bool, longest: int = SHORT
+    seeds: range, target: CTarget, flags: tuple[str, ...], functions: bool, packed: bool, longest: int = SHORT
 ) -> list[str]:
     """Reports of the kernels of some seeds that disagree."""
     cases = [random_case(random.Random(seed), functions, longest) for seed in seeds]

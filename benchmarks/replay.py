@@ -70,9 +70,9 @@ def compiled_loop() -> Any:
 
 def the_drivers_own(x: Any, add: Callable[[], Any], times: int) -> Callable[[], None]:
     """Calls the driver's launch as often as asked, with what `add()` launches on `x`."""
-    from bringup import runtime
-    from bringup.driver_abi import struct_of
-    from bringup.lowering.activation import active
+    from bringup.driver import in_use
+    from bringup.driver.abi import struct_of
+    from bringup.lowering.install import active
 
     plans: list[Any] = []
     make_plan = active[0]._make_plan
@@ -93,7 +93,7 @@ def the_drivers_own(x: Any, add: Callable[[], Any], times: int) -> Callable[[], 
     addresses = sum(kind in (1, 2) for kind, _, _ in arguments)
     loop = compiled_loop()
     args = (ctypes.c_uint64 * len(values))(*values)
-    driver = ctypes.c_void_p(struct_of(runtime.driver_of(0).driver))
+    driver = ctypes.c_void_p(struct_of(in_use.driver_of(0).driver))
     fixed = (driver, ctypes.c_uint64(kernel), args, len(values), addresses, ctypes.c_uint64(grid))
 
     def run() -> None:

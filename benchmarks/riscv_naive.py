@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bringup.lowering.quantized_reference import factors
+from bringup.lowering.ops.quantized_reference import factors
 
 aten = torch.ops.aten
 _C = {torch.float32: "float", torch.int8: "signed char", torch.int32: "int"}

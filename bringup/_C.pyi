@@ -140,7 +140,7 @@ def make_plan(
     0 ==, 1 !=, 2 <, 3 >=, 4 >, 5 <=, where each odd one is "not the one before", also of NaN.
     ``flags``: 1 POINTWISE: an input may be the memory of an output, element for element (an in-place op whose plan may
     write self where it lies sets it too); without it an in-place call, and an out= call that overlaps an input, runs
-    the functional form and copies. 2 RANDOM: reserve Philox numbers, once per call. 4 FUNCTIONAL: always do so.
+    the functional form and copies. 2 RANDOM: reserve Philox numbers, once per call.
     8 REFUSED: no kernel serves calls that the guards describe. 16 APART: what is written may not overlap an input;
     PyTorch's error if it does.
     ``outputs``: for an op without a meta kernel, per returned tensor (scalar type, sizes, strides), (tensor slot,), or

@@ -12,6 +12,9 @@ import os
 import stat
 from pathlib import Path
 
+#: The folder in which toolchains keep sources that did not compile.
+FAILED = "failed"
+
 
 class UnsafeDirectory(RuntimeError):
     """The cache directory cannot be trusted; the message says why and what to do."""

@@ -47,9 +47,9 @@ def app() -> typer.Typer:
     )
     for command in (contract, include, drivers, diagnose, check):
         application.command()(command)
-    from bringup.kernel_cache_command import cache_application
     from bringup.kit.decompositions_command import decompositions
     from bringup.kit.explain_command import explain
+    from bringup.kit.kernel_cache_command import cache_application
 
     application.command()(explain)
     application.command()(decompositions)
@@ -82,7 +82,8 @@ def contract(
     full: Annotated[bool, typer.Option("--full", help="The whole reference: docs/reference.md.")] = False,
 ) -> None:
     """Print the driver contract, read from the code: every method with its signature, required or optional."""
-    from bringup import driver, reference
+    from bringup import driver
+    from bringup.kit import reference
 
     if full:
         print(reference.reference(), end="")
@@ -132,19 +133,20 @@ def diagnose() -> None:
     except ImportError as error:
         _print_facts([*facts, ("torch", f"not importable: {error}")])
         raise typer.Exit(1) from None
-    from bringup import core_binary, runtime
+    from bringup.driver import in_use
+    from bringup.torch_device import core_binary
 
     facts.append(("torch", torch.__version__))
     try:
         facts.append(("C++ core", f"built for torch {core_binary.load(torch.__version__).TORCH_VERSION}"))
     except RuntimeError as error:
         facts.append(("C++ core", str(error)))
-    active = runtime.active_drivers()
-    problem = runtime.activation_error()
+    active = in_use.active_drivers()
+    problem = in_use.activation_error()
     if active and problem is None:
-        held = [f"{one.name}: {one.count} device(s) from {runtime.device_type()}:{one.first}" for one in active]
+        held = [f"{one.name}: {one.count} device(s) from {in_use.device_type()}:{one.first}" for one in active]
         facts.append(("active", "; ".join(held)))
-        facts.append(("chosen", runtime.choice_reason()))
+        facts.append(("chosen", in_use.choice_reason()))
     elif problem is not None:
         facts.append(("not active", f"{type(problem).__name__}: {problem}"))
     else:
@@ -205,7 +207,7 @@ def check(
     gaps: Annotated[str | None, typer.Option(metavar="FILE", help="ops: the file of declared gaps")] = None,
 ) -> None:
     """Check a driver. Exit status 0: as it should be; 1: something is wrong; 2: the check could not run."""
-    from bringup.driver_lookup import find_driver
+    from bringup.driver.lookup import find_driver
 
     if name is not None and driver is not None and name != driver:
         raise typer.BadParameter(f"the driver is {name} or {driver}: name it once")
@@ -237,7 +239,7 @@ def check(
 def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | None) -> int:
     import faulthandler
 
-    from bringup import driver_review
+    from bringup.driver import review as driver_review
     from bringup.kit.driver_checks import Check, CheckResult, all_checks, run_driver_checks
 
     if (stream := sys.__stderr__) is not None:
@@ -270,7 +272,7 @@ def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | N
 
 
 def _driver_rows() -> list[tuple[str, str, str]]:
-    from bringup.driver_lookup import find_driver, list_drivers
+    from bringup.driver.lookup import find_driver, list_drivers
 
     rows = []
     for name, source in list_drivers().items():
@@ -296,7 +298,8 @@ def _autoload_state() -> str:
 
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         return "off: TORCH_DEVICE_BACKEND_AUTOLOAD is not 1; call bringup.activate"
-    if not any(entry.value.startswith("bringup.runtime:") for entry in entry_points(group="torch.backends")):
+    ours = "bringup.torch_device.activation:"
+    if not any(entry.value.startswith(ours) for entry in entry_points(group="torch.backends")):
         return "off: bringup is not installed in this Python (pip install --no-build-isolation -e .)"
     return "on: `import torch` activates bringup"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.driver_lookup import installed_entries
+from bringup.driver.lookup import installed_entries
 from bringup.kit import op_workers
 from tests import fork_server
 from tests.cpu_time import CpuTimes

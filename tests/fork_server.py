@@ -42,7 +42,7 @@ AHEAD = """
 OP_DB = "torch.testing._internal.common_methods_invocations"
 #: Taken from the server one by one, when a program imports them; they need nothing else of bringup.
 PURE = ("bringup.cache_directory", "bringup.ir", "bringup.targets")
-PURE_AHEAD = ["bringup.targets.c", "bringup.targets.toolchain", "bringup.ir.verify"]
+PURE_AHEAD = ["bringup.targets.c.render", "bringup.targets.toolchain", "bringup.ir.verify"]
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: These are read when they are needed.
 READ_LATER = {AUTOLOAD, "TORCH_EXTENSIONS_DIR"}

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bringup.lowering import composed, transformer
+from bringup.lowering import composed
+from bringup.lowering.ops import transformer
 
 
 def _with_bias(gates: Tensor, bias: Tensor | None) -> Tensor:
@@ -202,10 +203,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     from bringup.graph.graph_ops import GRAPH_LOWERINGS
     from bringup.graph.lowered import op_name
-    from bringup.lowering import families
+    from bringup.lowering import ops
     from bringup.lowering.registry import LOWERINGS
 
-    families.load()
+    ops.load()
     table = dict(OWN)
     for overload, function in core_aten_decompositions().items():
         if not isinstance(overload, torch._ops.OpOverload) or overload._schema.is_mutable:

@@ -2,8 +2,8 @@
 
 A graph knows its sizes, and writing them into a kernel helps fusion to see through it. A packed matrix product gains
 nothing from them, and compiling it once instead of once per shape does: of ResNet-18's 94 kernels for training 46 were
-convolutions that differed in sizes alone. So these ops are lowered as eager calls are, with open sizes; if fusion finds
-a neighbour for one of them, the sizes are written in after all.
+convolutions that differed in sizes alone. So these ops are lowered as eager calls are, with dynamic sizes; if fusion
+finds a neighbour for one of them, the sizes are written in after all.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bringup.compile.kernels import ForeignKernel
 from bringup.ir.index import Int, evaluate_sizes
-from bringup.lowering.call import Call, ForeignKernel, Launch, Tensor, dense_strides
+from bringup.lowering.call import Call, Launch, Tensor, dense_strides
 from bringup.lowering.symbolic import Dim, IntLike, Trace, hint_of
 
-#: Ops that are lowered with open sizes.
+#: Ops that are lowered with dynamic sizes.
 GENERIC = frozenset(
     f"aten::{name}"
     for name in (
@@ -47,7 +48,7 @@ def is_open(tensor: Tensor) -> bool:
 
 
 def lowered_for_all_sizes(call: Call, arguments: Sequence[Any], define: Callable[[Call, Sequence[Any]], None]) -> Call:
-    """Runs a lowering with open sizes; its launches get the graph's numbers again."""
+    """Runs a lowering with dynamic sizes; its launches get the graph's numbers again."""
     trace = Trace()
     seen: dict[int, Tensor] = {}
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from bringup.ir.dtypes import boolean, int64
 from bringup.ir.expr import AsIndex, Expr, Fma, Where, binary, const
-from bringup.lowering import (
+from bringup.lowering.call import Call, NoKernel, Number, Tensor
+from bringup.lowering.elementwise import elementwise
+from bringup.lowering.ops import (
     attention,
     attention_backward,
     casts_and_copies,
@@ -22,9 +24,7 @@ from bringup.lowering import (
     random_numbers,
     sorting,
 )
-from bringup.lowering.call import Call, NoKernel, Number, Tensor
-from bringup.lowering.elementwise import elementwise
-from bringup.lowering.inverse import inverse
+from bringup.lowering.ops.inverse import inverse
 from bringup.lowering.registry import Lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike

@@ -1,4 +1,4 @@
-"""Steps with open sizes, ready to be bound: every formula of a lowered and fused graph as one generated function."""
+"""Steps with dynamic sizes, ready to be bound: every formula of a lowered and fused graph as one generated function."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bringup.compile.index_code import code_of
+from bringup.compile.kernels import ForeignKernel
+from bringup.compile.loader import Compiled
+from bringup.compile.rendering import target_of
+from bringup.driver import in_use
 from bringup.graph.fusion.steps import Decision, Opaque, Step
 from bringup.graph.lowered import LoweredGraph
 from bringup.graph.memory_plan import Life
 from bringup.graph.values import Memory
 from bringup.ir.dtypes import DType, bfloat16, float16, float64
 from bringup.ir.kernel import Kernel
-from bringup.lowering.call import ForeignKernel, Launch, Number
-from bringup.lowering.index_code import code_of
-from bringup.lowering.loader import Compiled
+from bringup.lowering.call import Launch, Number
 from bringup.lowering.scalar_types import CODE_OF
 from bringup.lowering.symbolic import index_of
 
@@ -115,7 +118,8 @@ def structure_of(lowered: LoweredGraph, load_all: LoadAll, fuse: bool = True) ->
     if fuse:
         from bringup.graph.fusion import fuse_steps
 
-        fused = fuse_steps(lowered.steps, lowered.kept, symbols=lowered.symbols.ranges)
+        limits = target_of(in_use.driver_of(lowered.call.device).driver).limits
+        fused = fuse_steps(lowered.steps, lowered.kept, limits, lowered.symbols.ranges)
         steps, decisions, origins = fused.steps, fused.decisions, fused.origins
     else:
         steps, decisions = tuple(lowered.steps), ()

@@ -73,7 +73,7 @@ class Symbols:
             return int(expression)
         if expression.is_Symbol:
             if expression not in self._dims:
-                raise UnknownSize(f"{expression} is not the size of any argument")
+                raise UnknownSize(_unknown(expression))
             return self._dims[expression]
         kind = type(expression).__name__
         if kind == "Pow" and expression.args[1].is_Integer and int(expression.args[1]) > 0:
@@ -108,7 +108,7 @@ def evaluated(number: torch.SymInt | torch.SymFloat | torch.SymBool, sizes: Mapp
     expression = number.node.expr
     missing = [str(symbol) for symbol in expression.free_symbols if str(symbol) not in sizes]
     if missing:
-        raise UnknownSize(f"{missing[0]} is not the size of any argument")
+        raise UnknownSize(_unknown(missing[0]))
     value = expression.subs({symbol: sizes[str(symbol)] for symbol in expression.free_symbols})
     kind = int if isinstance(number, torch.SymInt) else float if isinstance(number, torch.SymFloat) else bool
     return kind(value)
@@ -121,3 +121,10 @@ def _finite(bound: Any, otherwise: int | None) -> int | None:
     except (TypeError, OverflowError, ValueError, AttributeError):
         return otherwise
     return number if abs(number) < 1 << 62 else otherwise
+
+
+def _unknown(symbol: object) -> str:
+    """Says why a number of a traced graph cannot be had; PyTorch names those that it read from tensors u0, u1 …"""
+    if str(symbol).startswith("u"):
+        return f"{symbol} is read from the values of a tensor (.item(), or a 0-dim tensor in the place of a number)"
+    return f"{symbol} is not the size of any argument"

@@ -46,13 +46,14 @@ def location(device: str | int | torch.device | None = None) -> str | int:
     """
     import torch
 
-    from bringup import runtime
+    from bringup.driver import in_use
+    from bringup.torch_device import activation
 
     if device is None:
-        device = runtime.device()
+        device = activation.device()
     elif not isinstance(device, torch.device):
         device = torch.device(device)
-    if device.type != runtime.device_type():
+    if device.type != in_use.device_type():
         return str(device)
     return torch.accelerator.current_device_index() if device.index is None else device.index
 

@@ -60,9 +60,9 @@ def enable(driver: str | None = None, *, min_group_size: int = 2, allow: Iterabl
             raise RuntimeError(f"bringup.jit is enabled with {_enabled}: call bringup.jit.disable() before {wanted}")
         device = bringup.device(driver)  # an unknown driver, or one without a device, fails here
         from bringup import _C
+        from bringup.driver.in_use import driver_of
         from bringup.jit.compile_group import compile_group
         from bringup.jit.groupable_ops import groupable_ops
-        from bringup.runtime import driver_of
 
         owner = driver_of(device.index)
         _C.jit_compile_with(compile_group)

@@ -21,7 +21,7 @@ _OPS_RAISE = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, 
 
 def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: int) -> Compiled | str:
     """What the core calls for a new signature: a function of the tensors among ``inputs``, or why there is none."""
-    from bringup.runtime import device_type
+    from bringup.driver.in_use import device_type
 
     device = torch.device(device_type(), device_index)
     on_cpu = any(isinstance(value, Tensor) and value.device.type == "cpu" for value in inputs)
@@ -76,8 +76,8 @@ def _draws(node: torch.fx.Node) -> bool:
 
 def _compiled(module: GraphModule, replay: Replay) -> Compiled:
     """The traced graph on the device, without the outputs that are inputs or one another."""
-    from bringup.graph.backend import compile_fx_graph
-    from bringup.lowering import activation
+    from bringup.graph.compile.backend import compile_fx_graph
+    from bringup.lowering import install
 
     placeholders = {node: n for n, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     (end,) = module.graph.find_nodes(op="output")
@@ -88,7 +88,7 @@ def _compiled(module: GraphModule, replay: Replay) -> Compiled:
     end.args = (tuple(computed),)
     module.recompile()
     run: Compiled = module  # a driver with a library of ops and no compiler
-    if activation.active:
+    if install.active:
         run = compile_fx_graph(module)
 
     def call(*tensors: Tensor) -> list[Tensor]:

@@ -38,10 +38,10 @@ def groupable_ops(allow: Collection[str] | None = None) -> dict[str, str]:
 def _lowered() -> set[str]:
     from bringup.graph.decompositions import decompositions
     from bringup.graph.graph_ops import GRAPH_LOWERINGS
-    from bringup.lowering import families
+    from bringup.lowering import ops
     from bringup.lowering.registry import LOWERINGS
 
-    families.load()
+    ops.load()
     return {*LOWERINGS, *GRAPH_LOWERINGS, *(overload.name() for overload in (*decompositions(), *CONVOLUTIONS))}
 
 

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 
+from bringup.compile.kernel_cache import binary_of
 from bringup.driver import Launch, PlacementKind
-from bringup.kernel_cache import binary_of
 from bringup.kit.driver_checks import Probe, Skip, Wrong, check, difference, expect
-from bringup.targets.target import Target
+from bringup.targets.registry import parse_target
 
 _NEEDS = ("open_spec", "copy_round_trip")
 _KERNEL = (*_NEEDS, "kernel_computes")
@@ -39,7 +39,7 @@ void bringup_check_pick(const uint64_t *args, int64_t begin, int64_t end, int64_
 def _load(probe: Probe, entry: str) -> int:
     """A kernel of the source above, where the driver takes C."""
     probe.need("target", "compile", "load", "launch")
-    if Target.parse(probe.driver.target()).language != "c":
+    if parse_target(probe.driver.target()).language != "c":
         raise Skip(f"its kernels are not C: {probe.driver.target()}")
     if probe.spec.partitions > 1 and probe.spec.default_placement.kind != PlacementKind.SINGLE:
         raise Skip("its memory is partitioned")
@@ -71,7 +71,7 @@ def kernel_target(probe: Probe) -> None:
     probe.need("target")
     target = probe.driver.target()
     try:
-        Target.parse(target)
+        parse_target(target)
     except ValueError as error:
         raise Wrong(str(error)) from error
     expect(probe.driver.target() == target, "target() changes from call to call")

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup import _C, runtime
+from bringup import _C
+from bringup.compile.kernels import KernelRecord
+from bringup.driver import in_use
 from bringup.ir.cost import CostNumbers
 from bringup.kit.op_table import device_table
-from bringup.lowering import activation
+from bringup.lowering import install
 from bringup.lowering.call import Launch
-from bringup.lowering.observation import CallRecord, KernelRecord
+from bringup.lowering.observation import CallRecord
 from bringup.lowering.symbolic import hint_of
 
 #: How often the code runs again; the shortest time of each op counts.
@@ -111,7 +113,7 @@ def explain(code: str, index: int) -> list[OpCall]:
     ['aten::ones', 'aten::exp']
     """
     program = compiled(code)
-    device = torch.device(runtime.device_type(), index)
+    device = torch.device(in_use.device_type(), index)
     routes = {row.overload: row.route for row in device_table(index).rows}
     calls: list[OpCall] = []
     inside: list[CallRecord] = []
@@ -130,7 +132,7 @@ def explain(code: str, index: int) -> list[OpCall]:
         calls.append(call)
         return result
 
-    resolver = activation.active[0] if activation.active else None
+    resolver = install.active[0] if install.active else None
     if resolver is not None:
         resolver.observers.append(inside.append)
     try:

@@ -75,7 +75,7 @@ class Reason:
     """Why pairs of nodes became one kernel, or did not."""
 
     text: str
-    rule: int
+    rule: str
     pairs: tuple[tuple[str, str], ...]
 
 

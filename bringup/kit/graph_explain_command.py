@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
+from bringup.driver.in_use import device_type, driver_of
 from bringup.kit.graph_explain_model import NoModel, error_line, load_model
 from bringup.kit.graph_explain_watch import Say, explain_model
-from bringup.lowering import activation
-from bringup.runtime import device_type, driver_of
+from bringup.lowering import install
 
 
 def explain_place(
     place: str, index: int, inputs: Sequence[str], train: bool, ir: bool, source: bool, html: Path | None
 ) -> str:
     """Explains what is at ``model.py:fn``; returns what is wrong, in a line, or nothing."""
-    if not activation.active or not driver_of(index).driver.offers("launch"):
+    if not install.active or not driver_of(index).driver.offers("launch"):
         return (
             f"{driver_of(index).name} runs no kernels here (compile, load and launch), so there are no graphs to show"
         )

@@ -101,9 +101,9 @@ def _nodes_of(story: GraphStory, kernel: KernelStory) -> str:
 def _fusion(story: GraphStory) -> Iterator[RenderableType]:
     for title, reasons in (("Fused", story.fused), ("Not fused", story.refused)):
         if reasons:
-            table = _table(title, "why", "rule", "pairs", "between", numbers=("rule", "pairs"))
+            table = _table(title, "why", "rule", "pairs", "between", numbers=("pairs",))
             for reason in reasons:
-                table.add_row(reason.text, str(reason.rule), str(len(reason.pairs)), pairs_text(reason, _PAIRS))
+                table.add_row(reason.text, reason.rule, str(len(reason.pairs)), pairs_text(reason, _PAIRS))
             yield table
 
 

@@ -11,7 +11,7 @@ import torch
 
 from bringup import _C
 from bringup.graph.binding import Binding, GraphRun, Segment
-from bringup.graph.compiled import CompiledGraph
+from bringup.graph.compile.compiled import CompiledGraph
 from bringup.graph.fusion.steps import Memory
 from bringup.graph.lowered import CONSTANTS
 from bringup.graph.structure import FilledLaunch

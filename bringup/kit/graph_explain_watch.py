@@ -11,13 +11,13 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from bringup.graph.backend import Backend
-from bringup.graph.compiled import CompiledGraph
+from bringup.graph.compile.backend import Backend
+from bringup.graph.compile.compiled import CompiledGraph
 from bringup.kit.graph_explain import GraphStory
+from bringup.kit.graph_explain_collect import InputNames, explained, is_tangent
 from bringup.kit.graph_explain_model import Model, NoModel
-from bringup.kit.graph_explain_telling import InputNames, explained, is_tangent
 from bringup.kit.graph_explain_times import step_seconds
-from bringup.lowering import activation
+from bringup.lowering import install
 
 #: Called with a line about what is being done.
 Say = Callable[[str], None]
@@ -122,7 +122,7 @@ def _run(model: Model, function: Callable[..., Any], train: bool) -> None:
 @contextmanager
 def _kernels_counted(say: Say) -> Iterator[None]:
     """Tells of every kernel on its way to the device."""
-    resolver = activation.active[0]
+    resolver = install.active[0]
     load_all = resolver.load_all
     count = 0
 

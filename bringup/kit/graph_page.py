@@ -120,8 +120,8 @@ def _kernels(story: GraphStory, name: str) -> str:
 def _reasons(title: str, reasons: Sequence[Reason]) -> str:
     if not reasons:
         return ""
-    rows = [[escape(r.text), str(r.rule), str(len(r.pairs)), escape(pairs_text(r, len(r.pairs)))] for r in reasons]
-    return f"<h3>{title}</h3>{_table(('why', 'rule', 'pairs', 'between'), rows, numbers=('rule', 'pairs'))}"
+    rows = [[escape(r.text), escape(r.rule), str(len(r.pairs)), escape(pairs_text(r, len(r.pairs)))] for r in reasons]
+    return f"<h3>{title}</h3>{_table(('why', 'rule', 'pairs', 'between'), rows, numbers=('pairs',))}"
 
 
 def _ordinary(story: GraphStory, name: str) -> str:

@@ -95,12 +95,13 @@ def lowered_ops(definitions: Iterable[str]) -> set[str]:
 
 def device_table(index: int) -> OpTable:
     """The table of a device of the active drivers; opens it."""
-    from bringup import _C, runtime
-    from bringup.lowering import activation
+    from bringup import _C
+    from bringup.driver import in_use
+    from bringup.lowering import install
 
-    driver = runtime.driver_of(index).driver
+    driver = in_use.driver_of(index).driver
     host_library = bool(_C.device_spec(index)["host_library"])  # opens it: kernels are registered on first use
-    kernels = bool(activation.active) and driver.offers("launch")
+    kernels = bool(install.active) and driver.offers("launch")
     lowered: set[str] = set()
     own: dict[str, str] = {}
     if kernels:
@@ -112,16 +113,16 @@ def device_table(index: int) -> OpTable:
             own.update(dict.fromkeys(COMPOSED, "native"))
     own.update(dict.fromkeys(_library_overloads(index), "library"))
     rows = named_rows(_C.routes(), host_library, kernels, own)
-    return OpTable(f"{runtime.device_type()}:{index}", rows, lowered)
+    return OpTable(f"{in_use.device_type()}:{index}", rows, lowered)
 
 
 def _library_overloads(index: int) -> list[str]:
     """The overloads behind which the driver has put functions of its own: ``Driver.ops`` and its op table."""
-    from bringup import runtime
-    from bringup.op_lookup import find_overload, in_place_form, out_form
-    from bringup.vendor.activation import active_tables
+    from bringup.driver import in_use
+    from bringup.vendor.install import active_tables
+    from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
-    active = runtime.driver_of(index)
+    active = in_use.driver_of(index)
     entries = active_tables().entries.get(active.name, ())
     found = []
     for name in [*active.driver.ops, *(bound.op for bound in entries)]:

@@ -42,11 +42,11 @@ def choose(driver: str | None, mode: str | None) -> None:
 
 def first_device(command: str) -> int:
     """The index of the first device of this process's drivers, opened; otherwise the command ends with status 2."""
-    from bringup import runtime
+    from bringup.torch_device import activation
 
     warnings.filterwarnings("ignore", message="bringup is not active")  # said below
     try:
-        index = runtime.device().index
+        index = activation.device().index
         from bringup import _C
 
         _C.ensure_open(index)

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from bringup.compile.failure import NoKernel as NoKernel
+from bringup.compile.kernels import ForeignKernel
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Param
-from bringup.ir.index import Index
-from bringup.ir.kernel import Kernel, ScalarParam, SizeRange
+from bringup.ir.kernel import Kernel
 from bringup.lowering.scalar_types import number_type
 from bringup.lowering.symbolic import IntLike, Trace, product
 
 if TYPE_CHECKING:
     from bringup.lowering.builder import KernelBuilder
-
-
-class NoKernel(Exception):
-    """This call has no kernel (a dtype or a case that the lowering leaves out): the op goes the next route."""
 
 
 #: Where memory comes from: "tensor", "output" or "temporary", and its number there.
@@ -140,22 +137,6 @@ class NumberParam(Param):
         """Asks for a special value; the answer is a guard."""
         assert self.number is not None
         return self.number.equals(number)
-
-
-@dataclass(frozen=True)
-class ForeignKernel:
-    """A kernel that is source already, such as the call of a vendor's function; the formulas are over the call's sizes.
-
-    ``text`` is a whole translation unit that defines the function ``name`` (see ``bringup_kernel`` in driver.h).
-    """
-
-    name: str
-    text: str
-    sizes: tuple[SizeRange, ...]
-    params: tuple[ScalarParam, ...]
-    units: Index
-    flops: Index
-    bytes: Index
 
 
 @dataclass(frozen=True)

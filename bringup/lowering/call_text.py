@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bringup import debug
+from bringup.compile.kernels import KernelRecord
 from bringup.ir.index import Index
-from bringup.ir.printer import index_text
+from bringup.ir.kernel import Kernel
+from bringup.ir.printer import index_text, kernel_text
 from bringup.lowering.observation import CallRecord
 from bringup.lowering.resolve import is_dense
 from bringup.lowering.scalar_types import BY_CODE, OTHERS
@@ -67,3 +70,39 @@ def _comparison(relation: str, index: Index) -> str:
     if not left:  # -n + 4 > 0 reads better as 4 > n
         return f"{rest * -1} {_RELATION[relation]} {index_text(from_terms(right))}"
     return f"{index_text(from_terms(left))} {_RELATION[relation]} {index_text(from_terms({**right, (): rest}))}"
+
+
+def tell(record: CallRecord) -> None:
+    """Tells of a call that the signature cache did not know; the resolver calls it."""
+    name = signature_text(record)
+    if record.refusal:
+        debug.say(1, f"no kernel for {name}: {record.refusal}")
+        return
+    if record.known:
+        debug.say(2, f"{name}: known structure, plan in {record.seconds['plan'] * 1e6:.0f} µs")
+        return
+    debug.say(2, f"{name}: lowered in {record.seconds['lowering'] * 1e3:.2f} ms")
+    for line in guard_lines(record.trace):
+        debug.say(2, f"  guard {line}")
+    for kernel in record.kernels:
+        _tell_kernel(kernel, record.device)
+
+
+def _tell_kernel(record: KernelRecord, device: int) -> None:
+    if record.origin == "compiled":
+        total = sum(record.seconds.values())
+        compiler = record.seconds["compile"]
+        debug.say(
+            1,
+            f"kernel {record.source.entry} compiled for device {device} in {total * 1e3:.1f} ms, "
+            f"{compiler * 1e3:.1f} of them in the compiler",
+        )
+    elif record.origin == "disk cache":
+        debug.say(2, f"kernel {record.source.entry} from the disk cache in {record.seconds['cache'] * 1e3:.2f} ms")
+    else:
+        debug.say(2, f"kernel {record.source.entry} is loaded already")
+        return
+    if debug.level >= 3 and record.cost is not None:
+        assert isinstance(record.kernel, Kernel)
+        debug.say(3, f"loop IR of {record.source.entry}\n{kernel_text(record.kernel)}")
+    debug.say(4, f"source of {record.source.entry}\n{record.source.text}")

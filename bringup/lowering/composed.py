@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bringup.untraced import untraced
+from bringup.lowering.untraced import untraced
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 #: Overload ("aten::nonzero.out") → the function that serves it.
@@ -36,8 +36,6 @@ def composed(*overloads: str) -> Callable[[_F], _F]:
 
 def register(core: Any) -> None:
     """Puts the functions behind PyTorch's dispatcher, in the place of the core's."""
-    from bringup.lowering import histograms, orthogonal_degrees, segments, transformer, uniqueness  # noqa: F401
-
     core.compose_ops(list(COMPOSED))
     library = torch.library.Library("aten", "IMPL")
     for overload, function in COMPOSED.items():

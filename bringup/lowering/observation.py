@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from bringup.ir.cost import Cost
-from bringup.ir.kernel import Kernel
-from bringup.lowering.call import Call, ForeignKernel
+from bringup.compile.kernels import KernelRecord
+from bringup.lowering.call import Call
 from bringup.lowering.symbolic import Trace
-from bringup.targets.source import Source
-
-Origin: TypeAlias = Literal["compiled", "disk cache", "memory"]
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """A kernel on its way to a device. ``seconds`` is by step: verify, simplify, render, cost, compile or cache, load.
-
-    The steps up to the source are taken while somebody watches, also where the disk cache makes them unnecessary.
-    """
-
-    kernel: Kernel | ForeignKernel  # simplified, as it runs
-    source: Source
-    cost: Cost | None  # of a kernel of the IR
-    origin: Origin
-    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)

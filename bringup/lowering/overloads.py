@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ def _inputs(schema: Any) -> tuple[tuple[str, str], ...]:
     return tuple((a.name, str(a.type)) for a in schema.arguments if not a.is_out)
 
 
-def served_overloads(definitions: dict[str, Lowering], schemas: Iterable[Any] | None = None) -> list[Served]:
+def served_overloads(definitions: Mapping[str, Lowering], schemas: Iterable[Any] | None = None) -> list[Served]:
     """Every overload that the definitions serve, from PyTorch's own list of schemas.
 
     >>> [served.name for served in served_overloads({"aten::exp": print})]

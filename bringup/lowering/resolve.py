@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from bringup.compile.failure import NotCompiled
+from bringup.compile.index_code import code_of
+from bringup.compile.kernels import ForeignKernel, KernelRecord
+from bringup.compile.loader import Compiled, Loader
 from bringup.ir.dtypes import NoSuchNumber
 from bringup.ir.index import Index
 from bringup.ir.kernel import Kernel
 from bringup.ir.verify_error import VerifyError
-from bringup.lowering.call import Call, ForeignKernel, NoKernel, Number, Tensor, dense_strides
-from bringup.lowering.compile_failure import NotCompiled, refuse
-from bringup.lowering.index_code import code_of
-from bringup.lowering.loader import Compiled, Loader
-from bringup.lowering.observation import CallRecord, KernelRecord
+from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering.observation import CallRecord
 from bringup.lowering.output_layout import check_in_place
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
@@ -240,11 +241,16 @@ class Resolver:
     """Plans for the calls of all devices."""
 
     def __init__(
-        self, lowerings: Mapping[str, tuple[Lowering, int]], load: Loader, make_plan: Callable[..., Any]
+        self,
+        lowerings: Mapping[str, tuple[Lowering, int]],
+        load: Loader,
+        make_plan: Callable[..., Any],
+        kernel_failed: Callable[[str, NotCompiled], None],
     ) -> None:
         self._lowerings = lowerings
         self._load = load
         self._make_plan = make_plan
+        self._kernel_failed = kernel_failed
         self._structures: dict[tuple[Any, ...], list[Structure]] = {}
         self._lock = threading.Lock()
         #: In-place forms, with what says how their functional form's result looks.
@@ -304,7 +310,7 @@ class Resolver:
                 if isinstance(reason, IndexError) and outputs is not None:
                     raise
                 if isinstance(reason, NotCompiled):
-                    refuse(op, reason)
+                    self._kernel_failed(op, reason)
                 said = str(reason).removeprefix(f"{op}: ")
                 if self.observers:
                     self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, refusal=said))

@@ -3,7 +3,7 @@
 - machine: the interface; interpreter (with iss/, in C), qemu and unicorn_machine are the machines
 - device: registers in Python; echo, compute, gemm and remote are devices
 - hosted: what qemu and unicorn_machine share; runtime: how programs start
-- elf, dwarf_lines: programs, their functions and source lines
+- elf: programs, their functions and source lines
 - toolchain: cross compilers
 """
 

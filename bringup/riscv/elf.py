@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import bisect
 import functools
-import struct
-import zlib
+import io
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from .dwarf_lines import LineTable, read_line_tables
-
-_MACHINE_RISCV = 243
-_PT_LOAD = 1
-_SHT_SYMTAB, _SHT_NOBITS = 2, 8
-_SHF_COMPRESSED = 0x800
-_SHF_EXECUTABLE = 0x4
-_STT_NOTYPE, _STT_FUNC = 0, 2
-_STB_LOCAL = 0
+_EXECUTABLE = 0x4  # SHF_EXECINSTR
 
 
 @dataclass(frozen=True)
@@ -39,122 +31,48 @@ class Symbol:
     is_function: bool
 
 
-@dataclass(frozen=True)
-class _Section:
-    name: str
-    kind: int
-    flags: int
-    address: int
-    size: int
-    link: int
-    data: bytes
-
-    def is_code_at(self, address: int) -> bool:
-        return bool(self.flags & _SHF_EXECUTABLE) and self.address <= address < self.address + self.size
-
-
 class Program:
     """An ELF file of a RISC-V program, little-endian, 32 or 64 bits; from a path, or from its bytes."""
 
     def __init__(self, source: bytes | Path) -> None:
         self._name = "the program" if isinstance(source, bytes) else str(source)
         self._data = source if isinstance(source, bytes) else Path(source).read_bytes()
-        try:
-            self._read()
-        except (struct.error, IndexError, zlib.error, UnicodeDecodeError) as error:
-            text = f"{self._name} is a damaged ELF file, cut off after {len(self._data)} bytes or changed: {error}"
-            raise ValueError(text) from error
-
-    def _read(self) -> None:
         data = self._data
         if data[:4] != b"\x7fELF":
             raise ValueError(f"{self._name} is not an ELF file: it starts with {data[:4]!r}")
-        if data[4] not in (1, 2) or data[5] != 1:
+        if data[4:5] not in (b"\1", b"\2") or data[5:6] != b"\1":
             raise ValueError(f"{self._name} is not a little-endian ELF file of 32 or 64 bits")
-        self.xlen = 64 if data[4] == 2 else 32
-        header = "<HHIQQQIHHHHHH" if self.xlen == 64 else "<HHIIIIIHHHHHH"
-        (
-            _,
-            machine,
-            _,
-            self.entry,
-            program_at,
-            section_at,
-            _,
-            _,
-            program_size,
-            programs,
-            section_size,
-            sections,
-            names,
-        ) = struct.unpack_from(header, data, 16)
-        if machine != _MACHINE_RISCV:
+        machine = int.from_bytes(data[18:20], "little")
+        if machine != 243:
             raise ValueError(f"{self._name} is a program for ELF machine {machine}, not for RISC-V")
-        self.segments = [
-            segment
-            for i in range(programs)
-            if (segment := self._segment(program_at + i * program_size)) and segment.memory_bytes
-        ]
-        rows = [self._section_row(section_at + i * section_size) for i in range(sections)]
-        texts = self._section_data(rows[names]) if names < len(rows) else b""
-        self._sections = [
-            _Section(_text(texts, name), kind, flags, address, size, link, self._section_data(row))
-            for row in rows
-            for name, kind, flags, address, _, size, link, *_ in [row]
-        ]
-        self.symbols = [
-            symbol for section in self._sections if section.kind == _SHT_SYMTAB for symbol in self._symbols(section)
-        ]
+        try:
+            self._read(_reader(data))
+        except Exception as error:  # whatever the library raises on bytes that make no sense
+            text = f"{self._name} is a damaged ELF file, cut off after {len(data)} bytes or changed: {error}"
+            raise ValueError(text) from error
+
+    def _read(self, file: Any) -> None:
+        self.xlen: int = file.elfclass
+        self.entry: int = file.header.e_entry
+        loaded = [segment for segment in file.iter_segments("PT_LOAD") if segment.header.p_memsz]
+        self.segments = [self._segment(segment.header) for segment in loaded]
+        sections = list(file.iter_sections())
+        tables = [section for section in sections if section.header.sh_type == "SHT_SYMTAB"]
+        found = [_symbol(symbol, sections) for table in tables for symbol in table.iter_symbols()]
+        self.symbols = [symbol for symbol in found if symbol is not None]
         self._ranges = _function_ranges(self.symbols)
         self._named: set[tuple[int, int, str]] = set()
 
-    def _segment(self, at: int) -> Segment | None:
-        if self.xlen == 64:
-            kind, _, offset, _, address, size, memory, _ = struct.unpack_from("<IIQQQQQQ", self._data, at)
-        else:
-            kind, offset, _, address, size, memory, _, _ = struct.unpack_from("<IIIIIIII", self._data, at)
-        if kind != _PT_LOAD:
-            return None
-        if offset + size > len(self._data):
-            raise ValueError(
-                f"{self._name} is cut off: a segment of it ends at byte {offset + size} of {len(self._data)}"
-            )
-        return Segment(address, self._data[offset : offset + size], memory)
-
-    def _section_row(self, at: int) -> tuple[int, ...]:
-        return struct.unpack_from("<IIQQQQIIQQ" if self.xlen == 64 else "<IIIIIIIIII", self._data, at)
-
-    def _section_data(self, row: tuple[int, ...]) -> bytes:
-        _, kind, flags, _, offset, size = row[:6]
-        if kind == _SHT_NOBITS:
-            return b""
-        data = self._data[offset : offset + size]
-        if flags & _SHF_COMPRESSED:
-            return zlib.decompress(data[24 if self.xlen == 64 else 12 :])
-        return data
-
-    def _symbols(self, table: _Section) -> list[Symbol]:
-        texts = self._sections[table.link].data
-        found = []
-        for at in range(0, len(table.data), 24 if self.xlen == 64 else 16):
-            if self.xlen == 64:
-                name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", table.data, at)
-            else:
-                name, value, size, info, _, section = struct.unpack_from("<IIIBBH", table.data, at)
-            label = _text(texts, name)
-            kind = info & 15
-            # $x and .L names are the assembler's own, and mark no function
-            if not section or not label or label.startswith(("$", ".L")) or kind > _STT_FUNC:
-                continue
-            # assembly often gives its entry points no type
-            untyped = kind == _STT_NOTYPE and info >> 4 != _STB_LOCAL and section < len(self._sections)
-            is_function = kind == _STT_FUNC or (untyped and self._sections[section].is_code_at(value))
-            found.append(Symbol(label, value, size, is_function))
-        return found
+    def _segment(self, header: Any) -> Segment:
+        end = header.p_offset + header.p_filesz
+        if end > len(self._data):
+            raise ValueError(f"a segment of it ends at byte {end} of {len(self._data)}")
+        return Segment(header.p_paddr, self._data[header.p_offset : end], header.p_memsz)
 
     def section(self, name: str) -> bytes:
         """The bytes of a section; none where there is no such section."""
-        return next((section.data for section in self._sections if section.name == name), b"")
+        found = _reader(self._data).get_section_by_name(name)
+        return bytes(found.data()) if found is not None else b""
 
     def symbol(self, name: str) -> Symbol:
         """The symbol of a name; KeyError where there is none."""
@@ -194,17 +112,58 @@ class Program:
         # Functions that the linker dropped keep their lines, at address 0.
         if not any(segment.address <= address < segment.address + len(segment.data) for segment in self.segments):
             return None
-        return self._lines.line_at(address)
+        at = bisect.bisect_right(self._lines, (address, "\U0010ffff", 0)) - 1
+        if at < 0 or not self._lines[at][2]:
+            return None
+        return f"{self._lines[at][1]}:{self._lines[at][2]}"
 
     @functools.cached_property
-    def _lines(self) -> LineTable:
-        return read_line_tables(
-            self.section(".debug_line"), self.section(".debug_line_str"), self.section(".debug_str")
-        )
+    def _lines(self) -> list[tuple[int, str, int]]:
+        """Rows (address, file, line), sorted; a row without a line ends what comes before it."""
+        rows = []
+        debug = _reader(self._data).get_dwarf_info(follow_links=False)
+        for unit in debug.iter_CUs():
+            program = debug.line_program_for_CU(unit)
+            if program is None:
+                continue
+            files = [PurePosixPath(entry.name.decode(errors="replace")).name for entry in program["file_entry"]]
+            first = 0 if program["version"] >= 5 else 1
+            for entry in program.get_entries():
+                if (state := entry.state) is None:
+                    continue
+                number = state.file - first
+                name = files[number] if 0 <= number < len(files) else "?"
+                rows.append((state.address, *(("", 0) if state.end_sequence else (name, state.line))))
+        # At one address the end of a sequence comes before the start of another.
+        return sorted(rows, key=lambda row: (row[0], row[2] > 0))
 
 
-def _text(table: bytes, at: int) -> str:
-    return table[at : table.index(b"\0", at)].decode() if at < len(table) else ""
+def _reader(data: bytes) -> Any:
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError as error:
+        raise ImportError("reading RISC-V programs needs pyelftools: pip install 'bringup[riscv]'") from error
+    return ELFFile(io.BytesIO(data))
+
+
+def _symbol(symbol: Any, sections: list[Any]) -> Symbol | None:
+    """Returns a symbol of the program; None for names of the assembler's own, of files and of sections."""
+    name, section, kind = symbol.name, symbol.entry.st_shndx, symbol.entry.st_info.type
+    # $x and .L names mark no function
+    if section == "SHN_UNDEF" or not name or name.startswith(("$", ".L")):
+        return None
+    if kind not in ("STT_NOTYPE", "STT_OBJECT", "STT_FUNC"):
+        return None
+    address = symbol.entry.st_value
+    # assembly often gives its entry points no type
+    untyped = kind == "STT_NOTYPE" and symbol.entry.st_info.bind != "STB_LOCAL" and isinstance(section, int)
+    is_function = kind == "STT_FUNC" or (untyped and _is_code(sections[section].header, address))
+    return Symbol(name, address, symbol.entry.st_size, is_function)
+
+
+def _is_code(section: Any, address: int) -> bool:
+    inside: bool = section.sh_addr <= address < section.sh_addr + section.sh_size
+    return inside and bool(section.sh_flags & _EXECUTABLE)
 
 
 def _function_ranges(symbols: list[Symbol]) -> list[tuple[int, int, str]]:

@@ -6,8 +6,6 @@ import re
 
 from bringup.riscv.machine import GuestError, Machine
 
-#: Exit code of crt0.S after a trap.
-TRAP_EXIT_CODE = 255
 _LINE = re.compile(rb"\nbringup trap:((?: [0-9a-f]+){34})\n$")
 _CAUSES = {
     0: "jump to the misaligned address",

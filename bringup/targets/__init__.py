@@ -1,1 +1,1 @@
-"""Targets turn kernels into source text: C for host and bare-metal compilers (c.py)."""
+"""Targets turn kernels into source text: C for host and bare-metal compilers (c/), bare-metal RISC-V (riscv/)."""

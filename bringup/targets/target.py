@@ -1,67 +1,74 @@
-"""What a compiler target can do: the language, the width of its vectors, and the hardware features that change code."""
+"""What a target is: a language that kernels are written in, with what one chip says about itself.
+
+A language is a class, found by name (``registry.py``); ``Driver.target()`` names it and gives its words:
+
+    "c; vector=32 fma=1"   →   CTarget.from_words({"vector": "32", "fma": "1"})
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from typing import ClassVar
 
-#: What kernels can be written in.
-LANGUAGES = ("c",)
-#: The keys of a description, and how each is written.
-KEYS = {"vector": "vector=BYTES", "fma": "fma=0|1", "isa": "isa=NAME"}
-#: Lengths of vectors that the C target writes code for.
-VECTOR_BYTES = (0, 16, 32, 64)
+from bringup.ir.contraction_form import is_packed
+from bringup.ir.kernel import Kernel
+from bringup.targets.source import Source
 
 
 @dataclass(frozen=True)
-class Target:
-    """A target as drivers describe it in one line of text.
+class FusionLimits:
+    """What a fused kernel may be for a target."""
 
-    >>> Target(vector_bytes=64, isa="x86-64-v4").describe()
-    'c; vector=64 fma=1 isa=x86-64-v4'
+    pointers: int = 16
+    """Buffers of one kernel."""
+    local_bytes: int = 1 << 16
+    """Scratch of one work unit."""
+    lanes: int = 16
+    """float32 elements that run side by side; rows that leave most of them empty are not cut shorter."""
+    packs: Callable[[Kernel], bool] = is_packed
+    """True for a contraction that the target has fast code for: fusion does not take that form away."""
+
+
+class Target(ABC):
+    """A language with its settings. Targets are compared and hashed by their settings: frozen dataclasses.
+
+    A target renders one kernel after the loop IR; math functions, launch convention and limits are its own affair. The
+    convention of every target so far: ``entry(arguments, begin, end, report)`` runs the work units begin … end - 1 of
+    ``Source.units`` (driver.h, ``bringup_kernel``). A chip with grids of threads maps a unit to a block.
     """
 
-    language: str = "c"
-    vector_bytes: int = 16
-    """64 for AVX-512, 32 for AVX2, 16 for SSE and NEON, 0 for scalar code only."""
-    fma: bool = True
-    """A hardware fused multiply-add exists."""
-    isa: str = ""
-    """Part of cache keys and of the compiler's flags, such as x86-64-v4 or rv64gc."""
+    #: The name of the language in ``Driver.target()``.
+    language: ClassVar[str]
+    #: Words of a description, and how each is written.
+    words: ClassVar[Mapping[str, str]] = {}
+    #: Part of the disk cache's keys: raise it whenever a kernel renders to another text. Targets inside of bringup need
+    #: none, as the hash of their sources is part of every key.
+    version: ClassVar[str] = ""
+
+    @classmethod
+    @abstractmethod
+    def from_words(cls, words: Mapping[str, str]) -> Target:
+        """Returns the target that a description's words say; raises ValueError for a value that it cannot be."""
+
+    @abstractmethod
+    def render(self, kernel: Kernel) -> Source:
+        """Returns the source of a kernel that is verified and simplified; raises ``CannotRender`` if it cannot."""
 
     def describe(self) -> str:
-        """The text that ``Driver.target()`` returns."""
-        words = [f"vector={self.vector_bytes}", f"fma={int(self.fma)}"]
-        if self.isa:
-            words.append(f"isa={self.isa}")
-        return f"{self.language}; {' '.join(words)}"
+        """Returns the text for ``Driver.target()``."""
+        return self.language
 
-    @staticmethod
-    def parse(text: str) -> Target:
-        """The target of a description; an unknown word is refused.
+    def together(self, sources: Sequence[Source]) -> tuple[str, list[str]] | None:
+        """Returns several sources as one text and the entry of each; None if one run makes one kernel."""
+        return None
 
-        >>> Target.parse("c; vector=32 fma=0 isa=x86-64-v3").vector_bytes
-        32
-        """
-        if not isinstance(text, str):
-            raise ValueError(f"target() must return a text such as 'c; vector=0', not {text!r}")
-        language, _, rest = text.partition(";")
-        language = language.strip()
-        if language not in LANGUAGES:
-            known = ", ".join(LANGUAGES)
-            raise ValueError(f"target {text!r}: no kernels can be written in {language!r}; known: {known}")
-        fields: dict[str, str] = {}
-        for word in rest.split():
-            key, equals, value = word.partition("=")
-            if not equals or key not in KEYS:
-                close = get_close_matches(key, KEYS, n=1)
-                hint = f": did you mean {close[0]}=…?" if close else ""
-                raise ValueError(f"target {text!r}: {word!r} is none of {' '.join(KEYS.values())}{hint}")
-            fields[key] = value
-        vector, fma = fields.get("vector", "16"), fields.get("fma", "1")
-        if vector not in map(str, VECTOR_BYTES):
-            choices = ", ".join(map(str, VECTOR_BYTES))
-            raise ValueError(f"target {text!r}: vector={vector} is none of {choices} (bytes; 0 for scalar code)")
-        if fma not in ("0", "1"):
-            raise ValueError(f"target {text!r}: fma={fma} is neither 0 nor 1")
-        return Target(language, int(vector), fma == "1", fields.get("isa", ""))
+    @property
+    def limits(self) -> FusionLimits:
+        """What fused kernels may be."""
+        return FusionLimits()
+
+
+class CannotRender(Exception):
+    """The target has no code for something in a kernel: the op takes its next route."""

@@ -9,6 +9,7 @@ Environment: ``BRINGUP_CC`` chooses the compiler (default: ``$CC``, cc, gcc, cla
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import shlex
@@ -20,9 +21,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bringup.cache_directory import UnsafeDirectory, cache_directory, open_private
-from bringup.targets.host_cpu import march_target, probed_target
-from bringup.targets.target import Target
+from bringup.cache_directory import FAILED, UnsafeDirectory, cache_directory, open_private
+from bringup.targets.c.host_cpu import march_target, probed_target
+from bringup.targets.c.target import CTarget
 
 #: For every compiler of generated C, of this machine or another. The bits of a result do not depend on these: no
 #: contraction, no reassociation. Signed integers wrap, as torch's do, and a buffer may be read as another type.
@@ -45,7 +46,7 @@ FLAGS = (
     # The assembler runs beside the compiler instead of after it: 33 ms instead of 39 ms for a small kernel (gcc 12).
     "-pipe",
 )
-#: Passes of gcc that a packed contraction (c_contract.py) gains nothing by, as its loops are written out in vectors:
+#: Passes of gcc that a packed contraction (c/contract.py) gains nothing by, as its loops are written out in vectors:
 #: without them gcc 12 takes 0.67 of the time for one, and the kernel is as fast. Other kernels keep the passes: with
 #: math functions in them they would be 3 to 6 % slower.
 CONTRACTION_FLAGS = (
@@ -128,7 +129,7 @@ def compiler_version(command: tuple[str, ...]) -> str:
     return lines[0]
 
 
-def identity(target: Target) -> str:
+def identity(target: CTarget) -> str:
     """What besides the source decides the binary: compiler, its version, flags, instruction set. For cache keys."""
     command = find_compiler()
     flags = [*_all_flags(command, target), *CONTRACTION_FLAGS]
@@ -136,7 +137,7 @@ def identity(target: Target) -> str:
 
 
 # ---- which instruction set ----
-def host_target() -> Target:
+def host_target() -> CTarget:
     """What the CPU of this machine can do, or what ``BRINGUP_MARCH`` asks for.
 
     >>> host_target().describe()  # doctest: +SKIP
@@ -172,7 +173,7 @@ def _macros(command: tuple[str, ...], *flags: str) -> tuple[frozenset[str], str 
     return frozenset(line.split()[1] for line in lines if line.startswith("#define ")), None
 
 
-def _all_flags(command: tuple[str, ...], target: Target) -> list[str]:
+def _all_flags(command: tuple[str, ...], target: CTarget) -> list[str]:
     march = _spelled(command, target.isa) if target.isa else []
     # 2 mappings per loaded kernel instead of 4 (a process may have 65,530), 5 KB instead of 13; zig refuses the flag.
     link = [] if "ziglang" in command else ["-Wl,-z,noseparate-code"]
@@ -194,7 +195,7 @@ def is_contraction(text: str) -> bool:
     return _MICRO_KERNEL in text
 
 
-def compile_c(text: str, target: Target, extra_flags: Sequence[str] = ()) -> bytes:
+def compile_c(text: str, target: CTarget, extra_flags: Sequence[str] = ()) -> bytes:
     """The shared object of a C text; may be called from many threads and processes.
 
     The source goes in through a pipe and the object lies in memory (/dev/shm) where there is one: beyond the
@@ -230,9 +231,7 @@ def _compile_error(
 
 def keep_source(text: str) -> Path:
     """Writes a source that did not compile where the user can look at it: beside the cache, or in a new directory."""
-    from bringup.kernel_cache import FAILED, entry_key
-
-    name = f"{entry_key(text)[:16]}.c"
+    name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.c"
     base = cache_directory()
     if base is not None:
         try:

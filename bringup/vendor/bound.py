@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bringup.driver import Driver
-from bringup.op_lookup import check_functional, find_overload
 from bringup.vendor.call_text import C_TYPES, CallText, is_narrow, prototypes, read_call
 from bringup.vendor.formula import Formula, FormulaError, read
+from bringup.vendor.op_lookup import check_functional, find_overload
 from bringup.vendor.table import Entry, Table
 
 

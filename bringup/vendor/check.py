@@ -64,24 +64,25 @@ class Case:
 
 def cases(driver: str = "") -> list[Case]:
     """The tests of the active drivers' tables, or of one driver's; activates the driver if none is active."""
-    from bringup import runtime
+    import bringup
+    from bringup.driver import in_use
 
-    if driver and not runtime.active_drivers():
-        runtime.activate(driver)  # before torch is imported, which would activate the default driver
+    if driver and not in_use.active_drivers():
+        bringup.activate(driver)  # before torch is imported, which would activate the default driver
     import torch  # noqa: F401  (activates)
 
-    from bringup.vendor.activation import active_tables
+    from bringup.vendor.install import active_tables
 
     tables = active_tables()
     found = []
-    for active in runtime.active_drivers():
-        if driver and driver != active.name and len(runtime.active_drivers()) > 1:
+    for active in in_use.active_drivers():
+        if driver and driver != active.name and len(in_use.active_drivers()) > 1:
             continue
         by_op = {op.bound.op: op for op in tables.ops}
         for bound in tables.entries.get(active.name, ()):
             for dtype in bound.entry.dtypes:
                 for number in range(len(bound.entry.examples)):
-                    device = f"{runtime.device_type()}:{active.first}"
+                    device = f"{in_use.device_type()}:{active.first}"
                     found.append(Case(bound, by_op.get(bound.op), device, dtype, number))
     return found
 
@@ -129,13 +130,13 @@ def _split(bound: Bound, values: Sequence[Any]) -> tuple[list[Any], dict[str, An
 
 
 def _op(name: str) -> Any:
-    from bringup.op_lookup import find_overload
+    from bringup.vendor.op_lookup import find_overload
 
     return find_overload(name)
 
 
 def _forms(case: Case) -> Iterator[tuple[str, Callable[..., Any]]]:
-    from bringup.op_lookup import in_place_form, out_form
+    from bringup.vendor.op_lookup import in_place_form, out_form
 
     op = _op(case.bound.op)
     yield "functional", op

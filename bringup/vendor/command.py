@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bringup.vendor.activation import Tables
+    from bringup.vendor.install import Tables
 
 _Driver = Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")]
 
@@ -19,14 +19,14 @@ def generate(
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
 ) -> None:
     """Write a driver's op table out as C++ and Python source that need no bringup, with its documentation table."""
-    from bringup.driver_lookup import find_driver
+    from bringup.driver.lookup import find_driver
     from bringup.vendor.table import TableError
 
     try:
         found = find_driver(driver)
         if found.op_table is None:
             _fail(f"driver '{found.name}' has no op table")
-        from bringup.vendor.activation import read_tables
+        from bringup.vendor.install import read_tables
 
         tables = read_tables([found])
     except (RuntimeError, TableError) as error:
@@ -57,16 +57,16 @@ def write(driver: str, tables: Tables, out: Path) -> list[Path]:
 
 def check(driver: _Driver) -> None:
     """Run every example of a driver's op table against the CPU. Exit status 0: all are right; 1: not; 2: cannot run."""
-    from bringup import runtime
+    from bringup.driver import in_use
     from bringup.vendor.check import cases, untested
 
     try:
         found = cases(driver)
     except Exception as error:  # a bad table, a missing library, a driver that cannot be activated
         _fail(f"{type(error).__name__}: {error}")
-    if not runtime.active_drivers():
-        _fail(str(runtime.activation_error()))
-    from bringup.vendor.activation import active_tables
+    if not in_use.active_drivers():
+        _fail(str(in_use.activation_error()))
+    from bringup.vendor.install import active_tables
 
     entries = [bound for bounds in active_tables().entries.values() for bound in bounds]
     if not entries:

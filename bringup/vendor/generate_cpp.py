@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from bringup.op_lookup import find_overload, in_place_form, out_form
 from bringup.vendor.bound import Bound
 from bringup.vendor.call_text import C_TYPES
 from bringup.vendor.cpp_parts import BASICS, PREAMBLE, SCALAR_TYPES, NoSource, expression, parameters
 from bringup.vendor.custom import CustomOp, gradients
+from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
 
 def cpp_source(driver: str, entries: Sequence[Bound], ops: Sequence[CustomOp]) -> str:

@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from bringup.op_lookup import find_overload, in_place_form, out_form
 from bringup.vendor.bound import Bound
 from bringup.vendor.call_text import prototypes
 from bringup.vendor.cpp_parts import NoSource
 from bringup.vendor.custom import CustomOp, gradients
 from bringup.vendor.formula import Formula
+from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
 _BASICS = '''
 import ctypes

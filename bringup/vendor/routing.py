@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bringup.compile.kernels import ForeignKernel
 from bringup.driver import Driver
 from bringup.ir.dtypes import float64, uint64
 from bringup.ir.kernel import ScalarParam, SizeRange
-from bringup.lowering.call import Call, ForeignKernel, Launch, NoKernel, Number, Tensor
+from bringup.lowering.call import Call, Launch, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.registry import Lowering
 from bringup.lowering.symbolic import Dim, IntLike, index_of

@@ -45,7 +45,7 @@ KERNEL(draw) { ((int64_t *)a[0])[0] = a[1]; ((int64_t *)a[0])[1] = a[2]; }
 KERNEL(fill) { for (int64_t i = begin; i < end; ++i) ((int8_t *)a[0])[i] = (int8_t)a[1]; }
 """
 IMMEDIATE, TENSOR, OUTPUT, TEMPORARY, SCALAR, SEED, OFFSET = range(7)
-POINTWISE, RANDOM, FUNCTIONAL, REFUSED = 1, 2, 4, 8
+POINTWISE, RANDOM, REFUSED = 1, 2, 8
 EQ, NE, LT, GE, GT, LE = range(6)
 FLOAT, INT8 = 6, 1
 
@@ -195,7 +195,7 @@ def plan_foreach_add(arguments: list[Any], outputs: list[Any] | None) -> core.Pl
 
 @plan("aten::_foreach_add_.List")
 def plan_foreach_add_(arguments: list[Any], outputs: list[Any] | None) -> core.Plan | None:
-    return core.make_plan([], [], [], FUNCTIONAL)
+    return core.make_plan([], [], [], 0)
 
 
 @plan("kernel_route::twice")

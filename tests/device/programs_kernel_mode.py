@@ -376,7 +376,7 @@ def ten_thousand_scalars_are_one_entry() -> None:
 
 @strict
 def new_shapes_compile_nothing() -> None:
-    from bringup.kernel_cache import default_cache
+    from bringup.compile.kernel_cache import default_cache
 
     def work(n: int) -> None:
         x = plain(n, n + 2).to(DEVICE)

@@ -1,4 +1,4 @@
-"""A driver whose hardware is not there: PyTorch on the CPU works as if bringup were not installed (trap 4)."""
+"""A driver whose hardware is not there: PyTorch on the CPU works as without bringup (rule: complete registration)."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_storage_metadata_survives(device: str) -> None:
     assert _C.storage_metadata(x.untyped_storage()) is None
 
 
-# ---- other processes, other names (trap 24) ----
+# ---- other processes, other names (rule: portable checkpoints) ----
 SAVE = """
 import sys, torch, bringup
 for name, index, path in zip(*[iter(sys.argv[1:])] * 3):

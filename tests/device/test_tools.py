@@ -123,8 +123,9 @@ def test_launches_are_told_with_numbers_that_stay_right(run_python, tmp_path: Pa
 CACHED = """
 import torch
 from bringup.ir import verify
-from bringup.kernel_cache import default_cache
-from bringup.lowering import activation, loader
+from bringup.compile.kernel_cache import default_cache
+from bringup.compile import loader
+from bringup.lowering import install
 rendered, calls = loader.rendered, []
 loader.rendered = lambda *arguments: calls.append(arguments) or rendered(*arguments)
 x = torch.randn(64, 96, device="sim")
@@ -147,7 +148,7 @@ def test_a_kernel_from_disk_is_not_rendered_again(run_python, tmp_path: Path) ->
 def test_another_compiler_takes_nothing_from_disk(run_python, tmp_path: Path) -> None:
     environment = {**KERNELS, "BRINGUP_CACHE": str(tmp_path)}
     first = run_python(CACHED, env=environment).stdout
-    changed = "from bringup.lowering import loader; loader.generation = lambda: 'another compiler'\n" + CACHED
+    changed = "from bringup.compile import loader; loader.generation = lambda: 'another compiler'\n" + CACHED
     assert run_python(changed, env=environment).stdout == first
 
 
@@ -155,7 +156,7 @@ def test_different_scalars_are_one_entry(run_python, tmp_path: Path) -> None:
     code = """
     import torch
     from bringup import _C
-    from bringup.kernel_cache import default_cache
+    from bringup.compile.kernel_cache import default_cache
     x = torch.ones(16, device="sim")
     x * 0.5
     _C.kernel_cache_clear()

@@ -1,4 +1,4 @@
-"""Training on the device, judged by how far the CPU is from exact arithmetic and from itself (trap 32)."""
+"""Training on the device, judged by the CPU's distance from float64 and from itself (rule: judged by float64)."""
 
 from __future__ import annotations
 

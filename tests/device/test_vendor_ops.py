@@ -150,7 +150,7 @@ with pytest.raises(NotImplementedError, match="chip::split is not implemented fo
 
 def test_python_functions(run) -> None:
     done = run("""
-import bringup.vendor.activation as activation
+import bringup.vendor.install as activation
 calls = sys.modules[activation.active_tables().entries["vendor_chip"][3].function.__module__].calls
 result = torch.ops.chip.twice(x)
 assert calls == ["twice"], calls

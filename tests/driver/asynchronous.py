@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bringup.driver import CopyKind, DeviceSpec
-from bringup.driver_lookup import find_driver
+from bringup.driver.lookup import find_driver
 from tests.c_compiler import ROOT
 
 Example: Any = type(find_driver(str(ROOT / "examples" / "drivers" / "dictmem.py")))

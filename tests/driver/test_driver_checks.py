@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bringup.driver import DeviceSpec, Driver, DriverAbsent
-from bringup.driver_lookup import find_driver
+from bringup.driver.lookup import find_driver
 from bringup.kit.driver_checks import CheckResult, all_checks, run_driver_checks
 from tests.c_compiler import ROOT, compile_c
 from tests.driver import broken_drivers as faulty

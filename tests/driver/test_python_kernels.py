@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bringup import driver_struct as abi
 from bringup.driver import DeviceSpec, Driver, Launch
-from bringup.driver_abi import adapt
+from bringup.driver import c_struct as abi
+from bringup.driver.abi import adapt
 from bringup.kit.driver_checks import run_driver_checks
 from bringup.targets.toolchain import compile_c, host_target
 from tests.driver.kernel_sources import GATHER

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from bringup.driver import Launch
-from bringup.driver_lookup import find_driver
+from bringup.driver.lookup import find_driver
 from bringup.drivers import riscv
 from bringup.drivers.riscv.options import parse_options
 from bringup.kit.driver_checks import run_driver_checks

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup.driver import Placement
-from bringup.driver_abi import DriverError
+from bringup.driver.abi import DriverError
 from tests.driver.through_the_contract import D2D, D2H, H2D, HOST, LARGE, address_of, pattern, read, write
 
 

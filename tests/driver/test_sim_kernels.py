@@ -14,7 +14,7 @@ import pytest
 
 from bringup.driver import Launch, Placement, PlacementKind
 from bringup.drivers import sim
-from bringup.targets.target import Target
+from bringup.targets.registry import parse_target
 from bringup.targets.toolchain import compile_c, host_target
 from tests.driver.kernel_sources import ADD, GATHER, LATE, MEET, SLOW
 from tests.driver.through_the_contract import D2H, H2D, HOST, address_of, in_new_process, read, synchronize, write
@@ -89,7 +89,7 @@ def test_the_core_gets_the_librarys_own_struct(driver):
 
 
 def test_target_describes_this_cpu(driver):
-    assert Target.parse(driver.target()) == host_target()
+    assert parse_target(driver.target()) == host_target()
     assert driver.compiler_identity()
 
 

@@ -163,7 +163,7 @@ def test_a_forked_child_gets_errors_instead_of_hanging(sim_library):
 def test_importing_the_driver_is_cheap():
     """Below 5 ms beyond what the contract itself imports, and no TOML reader where no profile is used."""
     code = """
-        import sys, time, bringup.driver_abi, pathlib
+        import sys, time, bringup.driver.abi, pathlib
         start = time.perf_counter()
         import bringup.drivers.sim
         print(time.perf_counter() - start)

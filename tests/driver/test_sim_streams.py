@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from bringup.driver_abi import DriverError
+from bringup.driver.abi import DriverError
 from tests.driver.through_the_contract import D2D, D2H, H2D, HOST, LARGE, address_of, pattern, read, synchronize, write
 
 

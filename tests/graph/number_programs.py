@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,12 +42,14 @@ def inputs(dtype: str) -> dict[str, torch.Tensor]:
 
 
 def expressions(dtype: str, numbers: Sequence[str], forms: Sequence[str], kernels: bool = False) -> list[str]:
-    """Those that PyTorch's CPU runs for a dtype; with ``kernels`` only what is no ordinary op: bool to the power of
-    bool is one."""
+    """Those that PyTorch's CPU runs for a dtype; with ``kernels`` only what is no ordinary op, as bool to the power of
+    bool is, and what reads no tensor's value, as filling with a 0-dim tensor does."""
     if kernels and dtype == "bool":
-        forms = [form for form in forms if "**" not in form]
+        forms = [form for form in forms if "**" not in form and "clamp(" not in form]
     pairs = [pair for number in numbers for pair in (("x", number), (number, "x"))]
     found = [form.format(a=a, b=b) for a, b in pairs for form in forms]
+    if kernels:
+        found = [one for one in found if not re.search(r"full_like\(x,z|full_like\(z.,x", one)]
     return [one for one in dict.fromkeys(found) if _runs(one, inputs(dtype))]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import bringup
-from bringup.graph.export_targets import export_target
+from bringup.graph.export.targets import export_target
 from bringup.graph.program import GraphProgram
 
 # torch.export copies its own trees.

@@ -33,7 +33,7 @@ def names_seen(function: Callable[..., Any], *arguments: Any, **choices: Any) ->
     """Who compiled the graphs of a function: bringup, inductor."""
     from torch._inductor import compile_fx
 
-    from bringup.graph.backend import Backend
+    from bringup.graph.compile.backend import Backend
 
     seen = []
     ours = Backend.__call__
@@ -65,7 +65,7 @@ def test_a_wrong_name_is_dynamos_error(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("mychip", "bringup.graph.backend"), ("tvm", "torch._dynamo.backends.tvm")]
+    ("name", "module"), [("mychip", "bringup.graph.compile.backend"), ("tvm", "torch._dynamo.backends.tvm")]
 )
 def test_a_renamed_device(name: str, module: str, run_python: Any, tmp_path: Any) -> None:
     """A backend of torch's keeps its name, and the device of that name still works."""
@@ -97,7 +97,7 @@ def test_import_torch_does_not_import_dynamo(run_python: Any) -> None:
     assert len(before) == len(sys.meta_path) + 1, "the finder goes when it has found"
     from torch._dynamo.device_interface import get_interface_for_device
     print(get_interface_for_device("sim").device_count(), torch.sim.is_initialized())
-    print("bringup.graph.backend" in sys.modules)
+    print("bringup.graph.compile.backend" in sys.modules)
     """
     assert run_python(code, env={"BRINGUP_SIM": "devices=3"}, fresh=True).stdout == "3 False\nFalse\n"
 
@@ -293,7 +293,7 @@ def test_the_users_default_wins(numbers: Any) -> None:
 
 def test_the_users_earlier_default_wins() -> None:
     """Before an activation that comes after the import of Dynamo."""
-    from bringup.graph import dynamo_registration
+    from bringup.graph.compile import dynamo_registration
 
     registry.set_default_backend("eager")
     dynamo_registration.register(default=True)
@@ -317,7 +317,7 @@ def test_the_off_switch(run_python: Any) -> None:
 
 
 def test_torch_without_a_default_to_set() -> None:
-    from bringup.graph import dynamo_registration
+    from bringup.graph.compile import dynamo_registration
 
     older = mock.Mock(spec=["_BACKENDS"], _BACKENDS={})
     with mock.patch.object(dynamo_registration, "registry", older):

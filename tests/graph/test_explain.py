@@ -294,7 +294,7 @@ def test_every_text_of_a_page_is_escaped(stories: Stories) -> None:
         return replace(one, **words)
 
     steps = [replace(spoiled(step), nodes=(*step.nodes, EVIL)) for step in story.steps]
-    reasons = [Reason(EVIL, 1, ((EVIL, EVIL),))]
+    reasons = [Reason(EVIL, EVIL, ((EVIL, EVIL),))]
     evil = replace(
         spoiled(story),
         nodes=[spoiled(node) for node in story.nodes],

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import bringup
-from bringup.graph.artifact import ArtifactFile
-from bringup.graph.artifact_manifest import program_from
-from bringup.graph.export_targets import export_target, target_names
+from bringup.graph.export.artifact import ArtifactFile
+from bringup.graph.export.artifact_manifest import program_from
+from bringup.graph.export.targets import export_target, target_names
 from tests.graph.comparing import Calls
 from tests.graph.export_models import CASES, ConvolutionalNet, Decomposition, Normalised, WritesToItsInput
 

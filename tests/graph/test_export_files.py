@@ -23,8 +23,8 @@ from torch import nn
 from torch.export import Dim
 
 import bringup
-from bringup.graph import artifact
-from bringup.graph.artifact import ArtifactFile, write_artifact
+from bringup.graph.export import artifact
+from bringup.graph.export.artifact import ArtifactFile, write_artifact
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
@@ -35,7 +35,7 @@ WIDTH = 4
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that is good: three kernels, open sizes, constants of two types."""
+    """A file that is good: three kernels, dynamic sizes, constants of two types."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bringup.graph.exported_sizes import ALL, sizes_to_try
+from bringup.graph.export.sizes import ALL, sizes_to_try
 from bringup.ir.index import Index, Int, Size, as_index, evaluate_sizes, maximum, minimum
 from bringup.ir.index_json import BadFormula, from_json, to_json
 

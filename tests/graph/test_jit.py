@@ -242,7 +242,7 @@ def test_a_wrong_shape_gets_pytorchs_error_and_the_next_call_works() -> None:
 
 @pytest.mark.parametrize("when", ["compiling", "running"])
 def test_an_error_on_the_device_names_the_groups_ops(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bringup.graph import backend
+    from bringup.graph.compile import backend
 
     def broken(*arguments: Any) -> Any:
         if when == "compiling":

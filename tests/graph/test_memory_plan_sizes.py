@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from bringup.graph.backend import Backend
 from bringup.graph.binding import Binding
+from bringup.graph.compile.backend import Backend
 from tests.graph.comparing import graphs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

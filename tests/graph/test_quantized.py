@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bringup
-from bringup.graph.artifact import ArtifactFile
-from bringup.graph.artifact_manifest import program_from
-from bringup.graph.quantized_rewrite import rewrite_quantized
-from bringup.lowering import quantized_reference as reference
-from bringup.quantizer import without_zero_points
+from bringup.graph.export.artifact import ArtifactFile
+from bringup.graph.export.artifact_manifest import program_from
+from bringup.graph.quantize.quantizer import without_zero_points
+from bringup.graph.quantize.rewrite import rewrite_quantized
+from bringup.lowering.ops import quantized_reference as reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 

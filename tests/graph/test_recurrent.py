@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from bringup.graph import uncompiled_rnn
-from bringup.graph.backend import Backend
+from bringup.graph.compile import uncompiled_rnn
+from bringup.graph.compile.backend import Backend
 from tests.graph.comparing import graphs, same
 
 

@@ -19,7 +19,7 @@ from tests.graph.comparing import Compile, Net, graphs, same
 # ---- sizes that change ----
 def kernels_compiled() -> int:
     """How often a compiler was run in this process: what neither memory nor disk had."""
-    from bringup.kernel_cache import default_cache
+    from bringup.compile.kernel_cache import default_cache
 
     return default_cache().misses
 
@@ -116,7 +116,7 @@ def test_a_number_that_only_other_sizes_ask_for(
 
 
 def test_graphs_that_are_gone_are_no_templates(compiled: Compile, numbers: Any) -> None:
-    from bringup.graph import templates
+    from bringup.graph.compile import templates
 
     def forget() -> None:
         torch._dynamo.reset()

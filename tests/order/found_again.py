@@ -45,7 +45,7 @@ BUGS = (
     ),
     Bug(
         "a CPU kernel takes memory that another thread's queued work still writes",
-        "bringup/csrc/torch/allocator.cpp",
+        "bringup/csrc/pytorch/allocator.cpp",
         "if (C10_UNLIKELY(device.busy(stream)) && !device.finish_work(stream)) {",
         "if (false) {",
     ),
@@ -54,7 +54,7 @@ BUGS = (
         "bringup/csrc/python/storages.cpp",
         "if (device.usable() && device.finish_work(kAllStreams))",
         "if (device.usable())",
-        ("bringup/sharing.py", "if not _C.is_open(index) or _C.finish_work(index):", "if True:"),
+        ("bringup/torch_device/sharing.py", "if not _C.is_open(index) or _C.finish_work(index):", "if True:"),
     ),
     Bug(
         "an error of queued work is lost when the allocator waits",
@@ -95,7 +95,7 @@ BUGS = (
     ),
     Bug(
         "record_stream does nothing",
-        "bringup/csrc/torch/allocator.cpp",
+        "bringup/csrc/pytorch/allocator.cpp",
         "if (device.memory_pool(id) != block->stream) owner.record_stream(block, id);",
         "(void)owner; (void)id;",
     ),

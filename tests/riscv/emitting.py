@@ -30,8 +30,8 @@ from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
 from bringup.ir.walk import all_values
 from bringup.riscv import MachineSpec, machine_class, open_machine, runtime, toolchain
-from bringup.targets.c_value import storage_of
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
+from bringup.targets.c.value import storage_of
 
 VLENS = (128, 256, 512, 1024)
 FAMILIES = ("zig", "gcc")
@@ -275,7 +275,7 @@ trial_weights:
 """
 
 
-def program_of(trials: Sequence[Trial], target: Target, vectors: bool) -> Program:
+def program_of(trials: Sequence[Trial], target: CTarget, vectors: bool) -> Program:
     """Renders trials as one program."""
     places: list[dict[str, int]] = []
     block = bytearray(b"\0" * 24 * len(trials) + b"\xff" * _GAP)  # each trial's report, then the buffers
@@ -300,10 +300,10 @@ def program_of(trials: Sequence[Trial], target: Target, vectors: bool) -> Progra
     return Program(trials, render_steps(program, target, vectors), tuple(places), bytes(block))
 
 
-def target_of(isa: str, tools: toolchain.Toolchain) -> Target:
+def target_of(isa: str, tools: toolchain.Toolchain) -> CTarget:
     """What the emitters are told of an instruction set."""
     vectors = "v" in MachineSpec(isa, vlen=128 if isa.endswith("v") else 0).extensions and tools.vectors
-    return Target(vector_bytes=64 if vectors else 0, fma=isa != "rv32imc", isa=isa)
+    return CTarget(vector_bytes=64 if vectors else 0, fma=isa != "rv32imc", isa=isa)
 
 
 def tools_of(family: str) -> toolchain.Toolchain:

@@ -13,7 +13,7 @@ from torch import nn
 
 import bringup
 from bringup.graph.bare_metal.static_program import StaticProgram, static_program
-from bringup.graph.export_targets import export_target
+from bringup.graph.export.targets import export_target
 from bringup.graph.program import GraphProgram
 from bringup.ir.dtypes import Array
 

@@ -7,7 +7,6 @@ from pathlib import Path, PurePath
 import pytest
 
 from bringup.riscv import MachineSpec, Program, runtime, toolchain
-from bringup.riscv.dwarf_lines import LineTable, read_line_tables
 from tests.riscv.firmware_programs import build
 from tests.riscv.test_interpreter_programs import COMPILERS
 
@@ -109,5 +108,6 @@ def test_damaged_files():
 
 
 def test_no_debug_information():
-    assert read_line_tables(b"", b"", b"").line_at(0x8000_0000) is None
-    assert LineTable([(16, "a.c", 1), (32, "", 0)]).line_at(40) is None
+    files = {"firmware.c": SOURCE, **runtime.sources(MachineSpec("rv64gc", ram_bytes=1 << 20))}
+    program = Program(toolchain.build(files, "rv64gc", runtime.LINK, toolchain.find_toolchain(), extra=["-g0"]))
+    assert program.line_at(program.symbol("twice").address) is None

@@ -13,7 +13,7 @@ from bringup.graph.bare_metal.static_program import with_sizes
 from bringup.ir.dtypes import Array
 from bringup.ir.expr import const
 from bringup.ir.kernel import Kernel
-from bringup.ir.random_kernel import random_case
+from tests.loops.random_kernel import random_case
 from tests.riscv.emitting import FAMILIES, MACHINES, Trial, run_trials
 from tests.unit.targets.c_kernels import KERNELS, PARAMS, SIZES, ULP, arrays_for
 

@@ -15,8 +15,8 @@ import bringup
 from bringup.graph.bare_metal.build import model_of
 from bringup.graph.bare_metal.guest import Guest
 from bringup.graph.bare_metal.options import BareMetal
-from bringup.graph.exported_trace import ExportError
-from bringup.graph.riscv import array_of
+from bringup.graph.export.bare_metal import array_of
+from bringup.graph.export.trace import ExportError
 from tests.riscv.static_models import program_of_model
 
 R = torch.randn

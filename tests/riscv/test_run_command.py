@@ -78,7 +78,10 @@ BAD = {
     "no class": (lambda data: _patched(data, 4, b"\x07"), "is not a little-endian ELF file of 32 or 64 bits"),
     "big-endian": (lambda data: _patched(data, 5, b"\x02"), "is not a little-endian ELF file of 32 or 64 bits"),
     "cut in its header": (lambda data: data[:40], "is a damaged ELF file, cut off after 40 bytes"),
-    "cut in a segment": (lambda data: data[:4500], "is cut off: a segment of it ends at byte"),
+    "cut in a segment": (
+        lambda data: data[:4500],
+        "is a damaged ELF file, cut off after 4500 bytes or changed: a segment of it ends at byte",
+    ),
     "not linked": (lambda data: _patched(data, 56, b"\0\0"), "has nothing to load: is it an object file"),
 }
 

@@ -21,13 +21,13 @@ from bringup.ir.dtypes import DType, boolean, float32
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.verify import verify
-from bringup.lowering import families
+from bringup.lowering import ops
 from bringup.lowering.call import Call, Launch, Number, Tensor, dense_strides, number_of
 from bringup.lowering.registry import LOWERINGS
 from bringup.lowering.resolve import run_lowering
 from bringup.lowering.symbolic import Dim, IntLike, Trace, hint_of
 
-families.load()
+ops.load()
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""Activation (traps 1–9): who chooses the drivers, in which order things are imported, and what goes wrong how.
+"""Activation: who chooses the drivers, in which order things are imported, and what goes wrong how.
 
 Every test is a process of its own, with a stand-in for the C++ core.
 """
@@ -111,15 +111,25 @@ assert str(device) == "chip:0" and "torch" in sys.modules
     )
 
 
-@pytest.mark.parametrize("name", ["device_module", "streams", "random", "sharing", "library_ops", "ledger"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch_device.device_module",
+        "torch_device.streams",
+        "torch_device.random",
+        "torch_device.sharing",
+        "vendor.library_ops",
+        "torch_device.ledger",
+    ],
+)
 def test_any_module_of_ours_may_come_first(run, driver_file, name: str) -> None:
     run(
         f"""
 import bringup.{name}
 import torch
-assert torch.chip.is_available() and torch.chip.Stream.__module__ == "bringup.streams"
-import bringup.device_module
-assert torch.chip is bringup.device_module and torch.chip.streams.Stream is torch.chip.Stream
+assert torch.chip.is_available() and torch.chip.Stream.__module__ == "bringup.torch_device.streams"
+import bringup.torch_device.device_module
+assert torch.chip is bringup.torch_device.device_module and torch.chip.streams.Stream is torch.chip.Stream
 """,
         driver_file(),
     )
@@ -194,9 +204,10 @@ def test_another_accelerator_keeps_us_away_until_asked(run, driver_file) -> None
 import torch
 torch.backends.cuda.is_built = lambda: True
 torch.cuda.device_count = lambda: 1
-from bringup import runtime
-runtime._autoload()
-assert not core.attached and runtime.activation_error() is None
+from bringup.driver import in_use
+from bringup.torch_device import activation
+activation._autoload()
+assert not core.attached and in_use.activation_error() is None
 import bringup
 assert bringup.activate({driver_file()!r}) == torch.device("chip:0")
 """,
@@ -210,8 +221,9 @@ def test_the_environment_asks_beside_another_accelerator(run, driver_file) -> No
 import torch
 torch.backends.cuda.is_built = lambda: True
 torch.cuda.device_count = lambda: 1
-from bringup import runtime
-runtime._autoload()
+from bringup.driver import in_use
+from bringup.torch_device import activation
+activation._autoload()
 assert torch.chip.is_available()
 """,
         driver_file(),
@@ -224,9 +236,10 @@ def test_another_backend_was_first(run, driver_file) -> None:
         f"""
 import torch, bringup, pytest
 torch.utils.rename_privateuse1_backend("npu")
-from bringup import runtime
-runtime._autoload()
-assert runtime.activation_error() is None
+from bringup.driver import in_use
+from bringup.torch_device import activation
+activation._autoload()
+assert in_use.activation_error() is None
 with pytest.raises(RuntimeError, match="'npu' has taken it"):
     bringup.activate({driver_file()!r})
 """,
@@ -307,7 +320,7 @@ def test_a_binary_for_another_torch(run, driver_file) -> None:
 def test_a_binary_that_names_another_torch_is_not_loaded(tmp_path: Path) -> None:
     from importlib.machinery import EXTENSION_SUFFIXES
 
-    from bringup import core_binary
+    from bringup.torch_device import core_binary
 
     binary = tmp_path / f"_C{EXTENSION_SUFFIXES[0]}"
     binary.write_bytes(b"\x7fELF" + b"\0" * 5000 + b"bringup-torch=2.11.0;\0")

@@ -10,7 +10,7 @@ CODE = """
 from tests.fake_core import core
 import torch, pytest
 from types import SimpleNamespace
-from bringup import serialization
+from bringup.torch_device import serialization
 
 class Storage:
     def __init__(self, device): self.device = torch.device(device)

@@ -98,7 +98,7 @@ def test_drivers_lists_names_sources_and_counts() -> None:
 
 
 def test_a_broken_driver_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bringup import driver_lookup
+    from bringup.driver import lookup as driver_lookup
 
     class Fine(driver.Driver):
         name = "fine"

@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from bringup import driver_struct as abi
 from bringup.driver import CopyKind, PlacementKind
+from bringup.driver import c_struct as abi
 from tests.c_compiler import INCLUDE, compile_c
 
 HEADER = (INCLUDE / "bringup" / "driver.h").read_text()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bringup import driver_struct as abi
 from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Launch, Placement, PlacementKind
-from bringup.driver_abi import DriverError, DriverStruct, adapt, struct_of
-from bringup.driver_adapt import _binaries
+from bringup.driver import c_struct as abi
+from bringup.driver.abi import DriverError, DriverStruct, adapt, struct_of
+from bringup.driver.adapter import _binaries
 from tests.c_compiler import compile_c
 
 

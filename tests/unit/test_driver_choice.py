@@ -59,7 +59,8 @@ def test_an_installed_driver_with_a_device_is_used(run, install) -> None:
 import os, torch, bringup
 assert torch.device("chip:1").index == 1 and [d.name for d in bringup.active_drivers()] == ["chip"]
 assert os.environ["BRINGUP_DRIVERS"] == "chip"  # for child processes
-assert "only installed driver" in bringup.runtime.choice_reason() and "bringup-chip" in bringup.runtime.choice_reason()
+reason = bringup.driver.in_use.choice_reason()
+assert "only installed driver" in reason and "bringup-chip" in reason
 assert bringup.activate("chip") == torch.device("chip:0")
 """
     )
@@ -83,7 +84,7 @@ def test_an_installed_driver_without_a_device_is_passed_over(run, install) -> No
         + """
 import torch, bringup
 assert [d.name for d in bringup.active_drivers()] == ["sim"]
-assert "chip from bringup-chip: 0 device(s)" in bringup.runtime.choice_reason()
+assert "chip from bringup-chip: 0 device(s)" in bringup.driver.in_use.choice_reason()
 """
     )
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bringup import driver_struct as abi
 from bringup.driver import CopyKind, DeviceSpec, DriverAbsent, Launch, Placement, PlacementKind
-from bringup.driver_abi import CDriver, DriverError, DriverStruct, struct_of
+from bringup.driver import c_struct as abi
+from bringup.driver.abi import CDriver, DriverError, DriverStruct, struct_of
 from tests.c_compiler import ROOT, compile_c
 
 GOOD = """
@@ -204,6 +204,6 @@ def test_files_that_are_no_driver(tmp_path: Path) -> None:
 
 
 def test_the_modules_import_neither_torch_nor_numpy() -> None:
-    code = "import sys, bringup.driver_abi, bringup.driver_lookup; print({'torch', 'numpy'} & set(sys.modules))"
+    code = "import sys, bringup.driver.abi, bringup.driver.lookup; print({'torch', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bringup import driver_lookup
 from bringup.driver import Driver
-from bringup.driver_abi import CDriver, DriverError
-from bringup.driver_lookup import UnknownDriver, check_device_name, find_driver, list_drivers
+from bringup.driver import lookup as driver_lookup
+from bringup.driver.abi import CDriver, DriverError
+from bringup.driver.lookup import UnknownDriver, check_device_name, find_driver, list_drivers
 from tests.c_compiler import ROOT
 
 SOURCE = "from bringup.driver import Driver as Base\nclass Driver(Base):\n    name = '{}'\n"
@@ -156,7 +156,7 @@ def test_names_taken_in_the_torch_at_hand() -> None:
 
 
 def test_the_check_does_not_import_torch() -> None:
-    code = "import sys; from bringup.driver_lookup import *; check_device_name('sim'); print('torch' in sys.modules)"
+    code = "import sys; from bringup.driver.lookup import *; check_device_name('sim'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -197,7 +197,7 @@ def test_a_missing_module_beside_the_file_is_named(tmp_path: Path) -> None:
 
 
 def test_two_drivers_of_one_name_are_both_named(tmp_path: Path) -> None:
-    from bringup import runtime
+    from bringup.torch_device import activation
 
     files = []
     for folder in ("a", "b"):
@@ -205,7 +205,7 @@ def test_two_drivers_of_one_name_are_both_named(tmp_path: Path) -> None:
         files.append(tmp_path / folder / "chip.py")
         files[-1].write_text(SOURCE.format("twin"))
     with pytest.raises(ValueError, match="'twin' is chosen twice") as refusal:
-        runtime._find([str(path) for path in files])
+        activation._find([str(path) for path in files])
     assert all(str(path) in str(refusal.value) for path in files)
     with pytest.raises(ValueError, match=r"each from .*chip\.py: name it once"):
-        runtime._find([str(files[0]), str(files[0])])
+        activation._find([str(files[0]), str(files[0])])

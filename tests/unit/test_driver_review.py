@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import bringup
-from bringup import driver_review, environment
-from bringup.targets.target import Target
+from bringup import environment
+from bringup.driver import review as driver_review
+from bringup.targets.registry import parse_target
 
 
 class Chip(bringup.Driver):
@@ -37,7 +38,7 @@ def with_methods(**methods: object) -> bringup.Driver:
 
 
 def test_a_driver_without_mistakes_is_left_alone() -> None:
-    from bringup.driver_lookup import find_driver
+    from bringup.driver.lookup import find_driver
 
     for driver in (Chip(), find_driver("sim"), find_driver("riscv")):
         assert driver_review.misspelled(driver) == []
@@ -81,7 +82,7 @@ def test_wrong_parameters() -> None:
 )
 def test_targets_that_cannot_be_rendered(target: str, words: str) -> None:
     with pytest.raises(ValueError) as raised:
-        Target.parse(target)
+        parse_target(target)
     assert words in str(raised.value)
     kernels = dict.fromkeys(["compile", "load", "launch"], lambda self, *_: None)
     with pytest.raises(ValueError, match="driver 'chip'") as raised:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bringup import debug
+from bringup.compile.index_code import code_of, function_code, made_function
+from bringup.compile.kernels import KernelRecord, Origin
 from bringup.ir.cost import cost
 from bringup.ir.index import Int, Size
 from bringup.ir.parser import parse
 from bringup.lowering.call import Call, Launch, Tensor
-from bringup.lowering.call_text import described, guard_lines, signature_text
-from bringup.lowering.index_code import code_of, function_code, made_function
-from bringup.lowering.observation import CallRecord, KernelRecord, Origin
+from bringup.lowering.call_text import described, guard_lines, signature_text, tell
+from bringup.lowering.observation import CallRecord
 from bringup.lowering.symbolic import Trace
 from bringup.targets.source import Source
 
@@ -78,7 +79,7 @@ def test_a_formula_as_python_counts_like_the_formula() -> None:
 # ---- the ladder ----
 def told(level: int, what: CallRecord, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(debug, "level", level)
-    debug.tell(what)
+    tell(what)
     return capsys.readouterr().err
 
 

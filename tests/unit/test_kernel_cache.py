@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bringup import cache_directory, cli, kernel_cache
+from bringup import cache_directory, cli
+from bringup.compile import kernel_cache
+from bringup.compile.kernel_cache import KernelCache, compiled, entry_key, parse_size
 from bringup.driver import Driver
-from bringup.kernel_cache import KernelCache, compiled, entry_key, parse_size
 
 KEY = entry_key("a source")
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,7 +267,7 @@ def test_wrong_sizes(text):
 def test_many_processes_write_and_read_the_same_entries(folder):
     program = f"""
 import sys, random
-from bringup.kernel_cache import KernelCache, entry_key
+from bringup.compile.kernel_cache import KernelCache, entry_key
 from pathlib import Path
 cache = KernelCache(Path({str(folder)!r}), limit=200_000)
 order = random.Random(int(sys.argv[1]))

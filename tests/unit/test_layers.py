@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,29 +14,78 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "bringup"
 CSRC = PACKAGE / "csrc"
 
-#: Files and folders that know no torch, and what else each may not know.
-UPPER = {"bringup._C", "bringup.runtime", "bringup.device_module", "bringup.kit", "bringup.cli"}
-MAY_NOT_IMPORT = {
-    "__init__.py": {"torch", "bringup._C"},  # it offers names of the runtime, imported on first use
-    "__main__.py": {"torch", "bringup._C"},
-    "cli.py": {"bringup._C"},
-    "driver*.py": {"torch", *UPPER},
-    "drivers": {"torch", *UPPER},
-    "graph/fusion": {"torch", *UPPER},
-    "graph/bare_metal": {"torch", *UPPER},
-    "ir": {"torch", *UPPER},
-    "riscv": {"torch", *UPPER},
-    "targets": {"torch", *UPPER},
+#: From the bottom up: a module imports what is in its own layer or below it, also inside of functions. A module belongs
+#: to the longest name here that it starts with.
+LAYERS = (
+    "bringup",  # offers public names, each imported when it is first used
+    "bringup.environment",
+    "bringup.debug",
+    "bringup.cache_directory",
+    "bringup.ir",
+    "bringup.targets",
+    "bringup.targets.c",
+    "bringup.targets.toolchain",
+    "bringup.targets.riscv",
+    "bringup.driver",
+    "bringup.compile",
+    "bringup.riscv",
+    "bringup.drivers",
+    "bringup.lowering",
+    "bringup.vendor",
+    "bringup.graph.fusion",
+    "bringup.graph",
+    "bringup.graph.bare_metal",
+    "bringup.graph.quantize",
+    "bringup.graph.export",
+    "bringup.graph.compile",
+    "bringup.jit",
+    "bringup.torch_device",
+    "bringup.integrations",
+    "bringup.kit",
+    "bringup.cli",
+    "bringup.__main__",
+)
+#: What knows neither torch nor the core.
+WITHOUT_TORCH = {
+    "bringup",
+    "bringup.environment",
+    "bringup.debug",
+    "bringup.cache_directory",
+    "bringup.ir",
+    "bringup.targets",
+    "bringup.targets.c",
+    "bringup.targets.toolchain",
+    "bringup.targets.riscv",
+    "bringup.driver",
+    "bringup.compile",
+    "bringup.riscv",
+    "bringup.drivers",
+    "bringup.graph.fusion",
+    "bringup.graph.bare_metal",
 }
+#: Two halves of one idea: the second makes what the first offers.
+CYCLES = [
+    {"bringup.lowering.builder", "bringup.lowering.call"},
+    {"bringup.riscv.device", "bringup.riscv.remote"},
+    {"bringup.torch_device.memory", "bringup.torch_device.memory_history"},
+]
 DRIVER_NAMES = ["sim", "upmem", "riscv", "cuda", "dictmem"]
 
 
-def sources(pattern: str) -> Iterator[Path]:
-    for path in PACKAGE.glob(pattern):
-        yield from path.rglob("*.py") if path.is_dir() else [path]
+def modules() -> dict[str, Path]:
+    """Every module of the package, by name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = path
+    return found
 
 
-def imported(code: str) -> Iterator[tuple[str, int]]:
+def layer_of(module: str) -> str:
+    return max((layer for layer in LAYERS if is_inside(module, {layer})), key=len)
+
+
+def imported(code: str, package: str = "bringup") -> Iterator[tuple[str, int]]:
     """Every module that imports name, also inside functions, but not under ``if TYPE_CHECKING``; with its line."""
 
     def walk(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -46,13 +95,19 @@ def imported(code: str) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = "bringup" if node.level else node.module or ""
+            inside = package.split(".")[: 1 - node.level or None] if node.level else []
+            base = ".".join([*inside, *([node.module] if node.module else [])])
             yield base, node.lineno
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
         for child in children:
             yield from walk(child)
 
     yield from walk(ast.parse(code))
+
+
+def imports_of(name: str, path: Path) -> list[tuple[str, int]]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return list(imported(path.read_text(), package))
 
 
 def core_sources() -> list[Path]:
@@ -67,15 +122,55 @@ def is_inside(module: str, packages: set[str]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
 
-@pytest.mark.parametrize("pattern", MAY_NOT_IMPORT)
-def test_nothing_below_imports_what_is_above(pattern: str) -> None:
+def test_nothing_below_imports_what_is_above() -> None:
+    known = modules()
+    wrong = []
+    for name, path in known.items():
+        height = LAYERS.index(layer_of(name))
+        for module, line in imports_of(name, path):
+            if module in known and module != "bringup" and LAYERS.index(layer_of(module)) > height:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_below_pytorch_knows_no_torch() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: imports {module}"
-        for path in sources(pattern)
-        for module, line in imported(path.read_text())
-        if is_inside(module, MAY_NOT_IMPORT[pattern])
+        for name, path in modules().items()
+        if layer_of(name) in WITHOUT_TORCH
+        for module, line in imports_of(name, path)
+        if is_inside(module, {"torch", "bringup._C"})
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    known = modules()
+    graph = {
+        name: {module for module, _ in imports_of(name, path)} & known.keys() - {name, "bringup"}
+        for name, path in known.items()
+    }
+    assert sorted(map(sorted, circles(graph))) == sorted(map(sorted, CYCLES))
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The sets of modules of which each reaches every other one."""
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        found: set[str] = set()
+        left = list(graph[name])
+        while left:
+            module = left.pop()
+            if module not in found:
+                found.add(module)
+                left.extend(graph[module])
+        reached[name] = found
+    together = [frozenset(other for other in reached[name] if name in reached[other]) for name in graph]
+    return [set(one) for one in set(together) if one]
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [{"a", "b", "c"}]
 
 
 def test_the_reader_finds_every_kind_of_import() -> None:
@@ -96,7 +191,7 @@ def test_the_reader_finds_every_kind_of_import() -> None:
     assert found == {"torch.a", "torch.b", "torch.b.c", "bringup._C", "torch.d"}
 
 
-@pytest.mark.parametrize("module", ["bringup", "bringup.driver", "bringup.driver_lookup", "bringup.cli"])
+@pytest.mark.parametrize("module", ["bringup", "bringup.driver", "bringup.driver.lookup", "bringup.cli"])
 def test_importing_this_does_not_import_torch(module: str, run_python) -> None:
     code = f"import sys, {module}; sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
     run_python(code)

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from bringup import ledger
-from bringup.ledger import Fallback, FallbackTable, capture_stack, policy_from_environment
+from bringup.torch_device import ledger
+from bringup.torch_device.ledger import Fallback, FallbackTable, capture_stack, policy_from_environment
 
 
 class Core:

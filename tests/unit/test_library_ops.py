@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bringup import op_lookup  # noqa: E402
+from bringup.vendor import op_lookup  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def library_ops():
     if not importlib.util.find_spec("bringup._C"):  # not built: nothing below needs a device
         importlib.import_module("tests.fake_core")
-    from bringup import library_ops
+    from bringup.vendor import library_ops
 
     return library_ops
 

@@ -94,10 +94,10 @@ def test_the_page_has_one_line_per_op_and_route() -> None:
 
 # ---- docs/ops.md ----
 def test_the_page_names_every_lowered_op() -> None:
-    from bringup.lowering import families
+    from bringup.lowering import ops
     from bringup.lowering.registry import LOWERINGS
 
-    families.load()
+    ops.load()
     expected = lowered_ops(LOWERINGS)
     text = PAGE.read_text()
     section = text.partition("## Ops with a lowering")[2].partition("\n## ")[0]

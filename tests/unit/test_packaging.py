@@ -21,7 +21,7 @@ def entry_points(group: str) -> dict[str, str]:
 
 
 def test_entry_points() -> None:
-    assert entry_points("torch.backends") == {"bringup": "bringup.runtime:_autoload"}
+    assert entry_points("torch.backends") == {"bringup": "bringup.torch_device.activation:_autoload"}
     assert entry_points("bringup.drivers")["sim"] == "bringup.drivers.sim:Driver"
     assert entry_points("console_scripts") == {"bringup": "bringup.cli:main"}
 
@@ -79,8 +79,8 @@ def test_the_wheel_holds_the_binaries_and_no_sources(tmp_path: Path) -> None:
         assert needed in names
     for needed in ("bringup/_C.pyi", "bringup/kit/driver_checks.py", "bringup/drivers/sim/__init__.py"):
         assert needed in names
-    assert "bringup/targets/c_math/error_function.c" in names  # text that generated kernels include
-    parts = ("/targets/c_math/", "/riscv/runtime/", "/drivers/riscv/")  # of programs that are built for users
+    assert "bringup/targets/c/math/error_function.c" in names  # text that generated kernels include
+    parts = ("/targets/c/math/", "/riscv/runtime/", "/drivers/riscv/")  # of programs that are built for users
     assert not [name for name in names if name.endswith((".cpp", ".c")) and not any(part in name for part in parts)]
     assert not [name for name in names if name.startswith(("tests/", "examples/", "build/"))]
 

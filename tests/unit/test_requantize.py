@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bringup.graph.quantized_ops  # noqa: F401  defines the ops
+import bringup.graph.quantize.ops  # noqa: F401  defines the ops
 from bringup.ir.dtypes import Array
-from bringup.lowering import quantized
-from bringup.lowering import quantized_reference as reference
 from bringup.lowering.call import NoKernel
+from bringup.lowering.ops import quantized
+from bringup.lowering.ops import quantized_reference as reference
 from bringup.lowering.registry import LOWERINGS
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
 from tests.unit.lowering.interpreted import interpret
 from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, within
 
@@ -206,7 +206,7 @@ def test_other_types_are_refused() -> None:
 X86 = HOST.isa.startswith("x86-64-v")
 TARGETS = [
     HOST,
-    *(Target(vector_bytes=size, isa="x86-64-v3" if X86 else HOST.isa) for size in ((32, 16, 0) if X86 else (0,))),
+    *(CTarget(vector_bytes=size, isa="x86-64-v3" if X86 else HOST.isa) for size in ((32, 16, 0) if X86 else (0,))),
 ]
 EPILOGUE = (
     "int8(min(max((shr(((int64((acc + c[{n}])) * int64(m[{n}])) + shl(int64(1), (int64(s[{n}]) - int64(1)))), "
@@ -231,7 +231,7 @@ def per_channel(count: int) -> dict[str, Array]:
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("lanes", [1, 32])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_packed_matrix_products(target: Target, lanes: int, dtype: str) -> None:
+def test_packed_matrix_products(target: CTarget, lanes: int, dtype: str) -> None:
     text = f"""kernel product size rows size n size k
       in a: {dtype}[rows, k] strides [k, 1] in b: {dtype}[n, k] strides [k, 1]
       in c: int32[n] strides [1] in m: int32[n] strides [1] in s: int32[n] strides [1]
@@ -248,7 +248,7 @@ def test_packed_matrix_products(target: Target, lanes: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("last", [False, True])
-def test_packed_convolutions_with_a_zero_point_at_the_edge(target: Target, last: bool) -> None:
+def test_packed_convolutions_with_a_zero_point_at_the_edge(target: CTarget, last: bool) -> None:
     h, w = "2*u + r - 1", "v + q - 2"
     image, result = ("[ci*h*w, h*w, w, 1]", "[co*oh*ow, oh*ow, ow, 1]")
     if last:

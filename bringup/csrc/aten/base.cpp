@@ -17,7 +17,7 @@
 #include <deque>
 
 #include "aten/host_call.h"
-#include "torch/allocator.h"
+#include "pytorch/allocator.h"
 
 namespace bringup {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "aten/own_kernels.h"
 #include "aten/route.h"
-#include "torch/allocator.h"
-#include "torch/host_allocator.h"
+#include "pytorch/allocator.h"
+#include "pytorch/host_allocator.h"
 
 namespace bringup {
 namespace {
@@ -250,12 +250,12 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 
 } // namespace
 
-// Its kernel comes from bringup/lowering/movement.py; whoever calls copy_ has checked the arguments.
+// Its kernel comes from bringup/lowering/ops/movement.py; whoever calls copy_ has checked the arguments.
 TORCH_LIBRARY_FRAGMENT(bringup, library) { // ops whose kernels are lowerings
   library.def("copy_elements_(Tensor(a!) self, Tensor src) -> ()");
-  // Row i of self: the indices of the i-th truth of a tensor, from its flat running count (lowering/compaction.py).
+  // Row i of self: the indices of the i-th truth of a tensor, from its flat running count (lowering/ops/compaction.py).
   library.def("nonzero_(Tensor(a!) self, Tensor running, Tensor tensor) -> ()");
-  // The polynomial of degree n at x; `degrees` only says by its size how large n gets (lowering/orthogonal.py).
+  // The polynomial of degree n at x; `degrees` only says by its size how large n gets (lowering/ops/orthogonal.py).
   library.def("polynomial_(Tensor(a!) self, Tensor x, Tensor n, Tensor degrees, str kind) -> ()");
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kSpanAlignment = 16; // covers every item size, so that offsets stay whole elements
 
-// The flags of a tensor that live in its keys and that a kernel must see (trap 10).
+// The flags of a tensor that live in its keys and that a kernel must see (rule: flags of a stand-in).
 c10::DispatchKeySet carried_keys(const c10::TensorImpl& from) {
   return from.key_set() & c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 }
@@ -206,7 +206,7 @@ void HostCall::write_back_sparse(const at::Tensor& original, const at::Tensor& s
   });
 }
 
-// The kernel grew an `out=` tensor (trap 11): its new memory becomes the memory of the original storage.
+// The kernel grew an `out=` tensor (rule: growing `out=`): its new memory becomes the memory of the original storage.
 void HostCall::adopt_resized(const at::Tensor& original, const at::Tensor& stand_in) {
   if (!zero_copy_) { // the stand-in was only a part of the storage: grow the whole, then fill in the part
     c10::TensorImpl* impl = original.unsafeGetTensorImpl();

@@ -8,8 +8,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include "torch/allocator.h"
-#include "torch/context.h"
+#include "pytorch/allocator.h"
+#include "pytorch/context.h"
 
 namespace bringup {
 

@@ -246,7 +246,7 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
   bound->checks_numbers = known && !refused && !bound->passed.empty();
   if (!known && !refused) bound->results = results_of(op, *bound->plan);
   const int flags = bound->plan->flags;
-  bound->functional = op.functional && ((flags & Plan::kFunctional) || (op.in_place && !(flags & Plan::kPointwise)));
+  bound->functional = op.functional && op.in_place && !(flags & Plan::kPointwise);
   size_t outputs = 0;
   if (refused) bound->results.clear();
   for (auto& result : bound->results) {

@@ -3,8 +3,8 @@
 
 #include <ATen/EmptyTensor.h>
 
-#include "torch/allocator.h"
-#include "torch/context.h"
+#include "pytorch/allocator.h"
+#include "pytorch/context.h"
 
 namespace bringup {
 

@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "aten/plan.h"
+#include "pytorch/generator.h"
 #include "runtime/device.h"
-#include "torch/generator.h"
 
 namespace bringup {
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "torch/context.h"
+#include "pytorch/context.h"
 
 namespace bringup {
 

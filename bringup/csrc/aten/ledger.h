@@ -31,8 +31,8 @@ struct OpRecord {
   std::vector<bool> mutated;          // per argument
   std::vector<int> returned_argument; // per return: the argument it is, or -1
   bool is_aten = false;               // its CPU kernel is PyTorch's own, no user code
-  bool returns_view = false;          // a non-write alias: the plain fallback would lose it (trap 12)
-  bool shows_requires_grad = false;   // its kernel computes more when a gradient will be asked for
+  bool returns_view = false; // a non-write alias: the plain fallback would lose it (rule: views are never routed)
+  bool shows_requires_grad = false; // its kernel computes more when a gradient will be asked for
   // One bit per argument. Elsewhere a CPU tensor may only stand for a number (0-dim), and only where it is not written.
   uint64_t from_cpu = 0;    // lengths and indices that PyTorch itself accepts on the CPU
   uint64_t device_only = 0; // what it takes from the device alone, numbers too

@@ -119,8 +119,8 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-// The two ops whose lowerings are the kernels (bringup/lowering/attention.py): what dropout drew comes back as the seed
-// and offset of the call, from which the backward pass draws the same again.
+// The two ops whose lowerings are the kernels (bringup/lowering/ops/attention.py): what dropout drew comes back as the
+// seed and offset of the call, from which the backward pass draws the same again.
 TORCH_LIBRARY_FRAGMENT(bringup, library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout, bool causal, float scale) -> "

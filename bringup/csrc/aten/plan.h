@@ -64,7 +64,7 @@ struct OutputSpec {                                   // a new tensor, or an arg
 };
 
 struct Plan {
-  enum Flags { kPointwise = 1, kRandom = 2, kFunctional = 4, kRefused = 8, kApart = 16 };
+  enum Flags { kPointwise = 1, kRandom = 2, kRefused = 8, kApart = 16 };
 
   std::vector<KernelLaunch> launches;
   std::vector<uint64_t> temporaries; // bytes of each

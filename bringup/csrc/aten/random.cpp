@@ -1,4 +1,4 @@
-// Random ops: element i of the result is a function of (seed, offset, i) alone, on every driver and layout (trap 17).
+// Random ops, the same on every driver and for every layout (rule: element i of a random tensor).
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
@@ -15,8 +15,8 @@
 #include "aten/into_out.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
+#include "pytorch/generator.h"
 #include "runtime/philox.h"
-#include "torch/generator.h"
 
 namespace bringup {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "aten/own_kernels.h"
 #include "aten/route.h"
-#include "torch/context.h"
+#include "pytorch/context.h"
 
 namespace bringup {
 namespace {

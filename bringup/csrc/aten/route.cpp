@@ -4,7 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "torch/generator.h"
+#include "pytorch/generator.h"
 
 namespace bringup {
 
@@ -22,7 +22,7 @@ bool is_generator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-// CPU kernels know only CPU generators: one seeded from the device's own stream of numbers (trap 17).
+// CPU kernels know only CPU generators: one seeded from the device's own numbers (rule: element i of a random tensor).
 at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex index) {
   const auto given = value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator());
   const PhiloxState state = generator_for(given, index).reserve();

@@ -13,7 +13,7 @@
 namespace bringup {
 
 // The kernel behind every op that has no better one. Registered as the backend fallback and explicitly where a
-// composite kernel would hide the CPU's own (trap 15).
+// composite kernel would hide the CPU's own (rule: hidden by composites).
 void route(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 // The same for callers that know the tensors to be dense.
 void route_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack);

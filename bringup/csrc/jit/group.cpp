@@ -12,7 +12,7 @@
 #include "aten/signature.h"
 #include "jit/grouping.h"
 #include "python/bindings.h"
-#include "torch/context.h"
+#include "pytorch/context.h"
 
 namespace py = pybind11;
 

@@ -3,7 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "python/bindings.h"
-#include "torch/context.h"
+#include "pytorch/context.h"
 
 namespace py = pybind11;
 
@@ -30,7 +30,7 @@ void raise_with_cause(const Error& error) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   try {
-    const py::object cause = py::module_::import("bringup.driver_adapt").attr("take_exception")(error.what());
+    const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
     if (cause.is_none()) return;
     const bool ends = !PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception);
     const py::object raised = ends ? cause : class_for(error.status)(error.what());

@@ -8,16 +8,16 @@
 #include "aten/ledger.h"
 #include "aten/route.h"
 #include "python/bindings.h"
-#include "torch/allocator.h"
-#include "torch/context.h"
-#include "torch/generator.h"
+#include "pytorch/allocator.h"
+#include "pytorch/context.h"
+#include "pytorch/generator.h"
 
 namespace py = pybind11;
 
 namespace bringup {
 namespace {
 
-// Found by bringup/core_binary.py before the library is loaded: a binary for another torch may not even load.
+// Read by torch_device/core_binary.py before the library is loaded: a binary for another torch may not even load.
 __attribute__((used)) const char built_for[] = "bringup-torch=" BRINGUP_TORCH_VERSION ";";
 
 // ---- the GIL around the places where the runtime blocks ----

@@ -6,8 +6,8 @@
 
 #include <string_view>
 
-#include "torch/allocator.h"
-#include "torch/context.h"
+#include "pytorch/allocator.h"
+#include "pytorch/context.h"
 
 namespace py = pybind11;
 

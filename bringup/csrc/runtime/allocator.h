@@ -2,7 +2,8 @@
 //
 // Memory freed on the stream that allocated it is reused at once, because that stream's work is ordered. Memory that
 // another stream also used (record_stream) waits for that stream's event. The driver is never called while the mutex
-// is held: a Python driver needs the GIL, and the thread that holds the GIL may be waiting for the mutex (trap 20).
+// is held: a Python driver needs the GIL, and the thread that holds the GIL may be waiting for the mutex (rule: no lock
+// around a driver).
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from bringup.kernel_cache import entry_key, kept
+from bringup.compile.kernel_cache import entry_key, kept
 from bringup.riscv import runtime
 from bringup.riscv.elf import Program
 from bringup.riscv.machine import MachineSpec

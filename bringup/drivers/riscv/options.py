@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bringup.riscv.machine import MACHINES, MachineSpec
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
 
 MAX_DEVICES = 64
 _ISAS = ("rv64gc", "rv64gcv")
@@ -44,10 +44,10 @@ class Options:
         """Whether it has the vector extension."""
         return self.isa.endswith("v")
 
-    def target(self, compiler_makes_vectors: bool) -> Target:
+    def target(self, compiler_makes_vectors: bool) -> CTarget:
         """What kernels are written for."""
         vectors = self.vectors and compiler_makes_vectors
-        return Target(vector_bytes=_C_VECTOR_BYTES if vectors else 0, isa=self.isa)
+        return CTarget(vector_bytes=_C_VECTOR_BYTES if vectors else 0, isa=self.isa)
 
 
 def parse_options(text: str) -> Options:

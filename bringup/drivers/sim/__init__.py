@@ -27,11 +27,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.driver_abi import CDriver, DriverError
+from bringup.driver.abi import CDriver, DriverError
 
 if TYPE_CHECKING:
     from bringup.driver import DeviceSpec
-    from bringup.driver_struct import DriverStruct
+    from bringup.driver.c_struct import DriverStruct
 
 _FROM_THE_HOST = ("target", "compile")
 _PROFILES = Path(__file__).parent / "profiles"

@@ -6,21 +6,21 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bringup.compile.generation import generation
+from bringup.compile.kernel_cache import entry_key, kept
 from bringup.graph.bare_metal import sources
 from bringup.graph.bare_metal.kernels import render_steps
 from bringup.graph.bare_metal.options import BareMetal, parse_bytes
 from bringup.graph.bare_metal.passes import arranged
 from bringup.graph.bare_metal.sources import Model
 from bringup.graph.bare_metal.static_program import StaticProgram
-from bringup.kernel_cache import entry_key, kept
 from bringup.riscv import runtime
 from bringup.riscv.elf import Program
 from bringup.riscv.gemm import GEMM_DRIVER_C
 from bringup.riscv.machine import MachineSpec
 from bringup.riscv.toolchain import Toolchain, ToolchainMissing, build, find_toolchain
-from bringup.targets.generation import generation
+from bringup.targets.c.target import CTarget
 from bringup.targets.riscv.engine import ENGINE_HEADER
-from bringup.targets.target import Target
 
 #: Bytes of the fixed-size vectors that clang turns into vector instructions, of every kernel that is not our assembly.
 #: Measured on gelu, softmax and layer_norm: 64 needs the fewest instructions; 128 spills.
@@ -65,7 +65,7 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     vectors = options.chosen_isa.endswith("v")
     # gcc 12 makes scalar code of fixed-size vectors, nine times as long as that of plain loops.
     in_c = vectors and options.toolchain != "gcc"
-    target = Target(vector_bytes=_C_VECTOR_BYTES if in_c else 0, isa=options.chosen_isa)
+    target = CTarget(vector_bytes=_C_VECTOR_BYTES if in_c else 0, isa=options.chosen_isa)
     engine = options.gemm_base if options.accelerator else 0
     arrangement = arranged(program, vectors, bool(engine))
     name = sources.model_name(options.name)

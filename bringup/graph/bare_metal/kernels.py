@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bringup.graph.bare_metal.static_program import StaticProgram, Step
-from bringup.targets.c import unit
+from bringup.targets.c.render import unit
+from bringup.targets.c.target import CTarget
 from bringup.targets.riscv.engine import engine_call
 from bringup.targets.riscv.rendered import Rendered, packed_array
 from bringup.targets.riscv.scalar_contract import scalar_contract
 from bringup.targets.riscv.static_function import static_function
 from bringup.targets.riscv.vector_contract import vector_contract
 from bringup.targets.riscv.vector_strip import vector_strip
-from bringup.targets.target import Target
 
 _ALIGNMENT = 64
 
@@ -41,7 +41,7 @@ class Kernels:
     weights: Blob
 
 
-def render_steps(program: StaticProgram, target: Target, vectors: bool, engine: int = 0, prefix: str = "") -> Kernels:
+def render_steps(program: StaticProgram, target: CTarget, vectors: bool, engine: int = 0, prefix: str = "") -> Kernels:
     """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is;
     ``prefix``: how names begin that the linker sees, so that two models can be in one program."""
     rendered = tuple(_render(step, target, vectors, engine, prefix) for step in program.steps)
@@ -59,7 +59,7 @@ def heading(step: Step) -> str:
     return f"/* {step.name} */"
 
 
-def _render(step: Step, target: Target, vectors: bool, engine: int, prefix: str) -> Rendered:
+def _render(step: Step, target: CTarget, vectors: bool, engine: int, prefix: str) -> Rendered:
     kernel = step.kernel
     constants = frozenset(buffer.name for buffer, place in zip(kernel.buffers, step.places) if place.kind == "constant")
     found = engine_call(kernel, step.name, target, engine) if engine else None

@@ -12,7 +12,7 @@ from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, 
 from bringup.graph.memory_plan import ALIGNMENT, Life, MemoryPlan, plan_memory
 from bringup.graph.notes import comment
 from bringup.ir.dtypes import DType
-from bringup.targets.c_value import storage_of
+from bringup.targets.c.value import storage_of
 
 _C_TYPES = {"f32": "float", "f64": "double"}
 _C_TYPES |= {f"{sign}{bits}": f"{'u' * (sign == 'u')}int{bits}_t" for sign in "iu" for bits in (8, 16, 32, 64)}

@@ -1,4 +1,4 @@
-"""Fusion of a graph's launches into fewer kernels, by the rules of design/kernel-rules.md.
+"""Fusion of a graph's launches into fewer kernels, by the rules of docs/rules.md.
 
 The order to read: steps (what goes in and comes out), formulas (sizes of the whole graph), piece (a kernel on its way),
 digits (where accesses meet), regrid and compose (two kernels on one grid), inline (a producer inside its reader's
@@ -6,6 +6,6 @@ loads), settle (values out of memory), emit (back to a launch), order and greedy
 """
 
 from bringup.graph.fusion.greedy import fuse_steps
-from bringup.graph.fusion.steps import Decision, Fused, Limits, Memory, Opaque, Step
+from bringup.graph.fusion.steps import Decision, Fused, Memory, Opaque, Step
 
-__all__ = ["Decision", "Fused", "Limits", "Memory", "Opaque", "Step", "fuse_steps"]
+__all__ = ["Decision", "Fused", "Memory", "Opaque", "Step", "fuse_steps"]

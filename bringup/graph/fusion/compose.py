@@ -1,7 +1,7 @@
 """Two kernels as one on a common grid: at every point the statements of the first, then those of the second.
 
 That is right where whatever one of them writes and the other touches is touched at the same grid point. Values still go
-through memory here; settle.py takes them out of it.
+through memory here; forwarding.py takes them out of it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bringup.graph.fusion.digits import Place, cuts, same_point
+from bringup.graph.fusion.mixed_radix import Place, cuts, same_point
 from bringup.graph.fusion.piece import Access, Piece, Workshop
+from bringup.graph.fusion.recompute_cost import weight
 from bringup.graph.fusion.regrid import demoted, renamed, split
-from bringup.graph.fusion.steps import Memory, Refused, need
-from bringup.graph.fusion.weight import weight
+from bringup.graph.fusion.steps import Memory, Refused, Rule, need
 from bringup.ir.expr import Load
 from bringup.ir.index import AxisVar, Index, Int
 from bringup.ir.kernel import Axis, Contract, Loop, Reduce, Scan
@@ -22,8 +22,8 @@ from bringup.ir.walk import own_values, subexpressions
 
 #: Bytes of scratch for a row whose elements lie apart: vectors run across such rows, each lane with scratch of its own.
 ACROSS = 4096
-#: Lanes of the widest vectors, and how many of them must be in use where every lane is dear.
-_LANES, _FULL = 16, 0.75
+#: How many of the lanes must be in use where every lane is expensive.
+_FULL = 0.75
 #: Loops inside a grid point that are shorter than this are slower than a grid of vectors.
 _SHORT = 16
 #: A grid of fewer points than _FEW, each with more than _LONG steps, leaves threads idle.
@@ -119,7 +119,7 @@ def _matched(shop: Workshop, first: Piece, second: Piece, one: Place, two: Place
                 found[digit.atom.name] = partner.atom.name
                 del by_stride[digit.stride]
             elif shop.formulas.hint(partner.extent) == shop.formulas.hint(digit.extent):
-                raise Refused(4, "extents that are equal now are not equal for every call")
+                raise Refused(Rule.SIZES, "extents that are equal now are not equal for every call")
     return found
 
 
@@ -128,9 +128,9 @@ def check_rows(shop: Workshop, before: Piece, after: Sequence[Axis], siblings: b
     if not before.axes or not after or before.axes[-1].extent == after[-1].extent:
         return
     row = shop.formulas.hint(after[-1].extent)
-    full = row / (-(-row // _LANES) * _LANES) if row else 1.0
-    dear = siblings or weight(value for stmt in before.statements for value in own_values(stmt)).dear
-    need(not dear or full >= _FULL, 1, f"rows of {row} elements leave vectors half empty")
+    full = row / (-(-row // shop.lanes) * shop.lanes) if row else 1.0
+    expensive = siblings or weight(value for stmt in before.statements for value in own_values(stmt)).expensive
+    need(not expensive or full >= _FULL, Rule.LOOPS, f"rows of {row} elements leave vectors half empty")
 
 
 def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside: Place) -> None:
@@ -138,23 +138,23 @@ def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside
     which has the smaller grid, touches the link's memory."""
     hint = shop.formulas.hint
     gone = [axis for axis in piece.axes if axis.name not in keep]
-    need(not piece.contraction, 1, "a contraction needs its whole grid")
-    need(piece.straight and not piece.ordered, 1, "a kernel with loops of its own keeps its grid")
-    need(not other.contraction, 1, "the other kernel is a contraction over another grid")
-    need(not other.straight, 1, "the kernels run over different grids")
+    need(not piece.contraction, Rule.LOOPS, "a contraction needs its whole grid")
+    need(piece.straight and not piece.ordered, Rule.LOOPS, "a kernel with loops of its own keeps its grid")
+    need(not other.contraction, Rule.LOOPS, "the other kernel is a contraction over another grid")
+    need(not other.straight, Rule.LOOPS, "the kernels run over different grids")
     steps, points = shop.steps(gone), shop.steps([axis for axis in piece.axes if axis.name in keep])
     own = [hint(digit.extent) for digit in inside.digits if _name(digit.atom) not in other.grid]
     same = sorted(own) == sorted(hint(axis.extent) for axis in gone)
-    need(same or steps >= _SHORT or points == 1, 1, f"loops of {steps} steps are too short for a grid point")
-    need(bool(keep) or steps <= _LONG, 1, "one grid point would do all the work")
+    need(same or steps >= _SHORT or points == 1, Rule.LOOPS, f"loops of {steps} steps are too short for a grid point")
+    need(bool(keep) or steps <= _LONG, Rule.LOOPS, "one grid point would do all the work")
     loops = max((shop.steps(_axes(s)) for s in other.statements if _axes(s)), default=1)
-    need(points >= _FEW or steps <= max(_LONG, 4 * loops), 1, f"{points} grid points would do all the work")
+    need(points >= _FEW or steps <= max(_LONG, 4 * loops), Rule.LOOPS, f"{points} grid points would do all the work")
     if piece.axes and piece.axes[-1].name in keep:
         walks = any(isinstance(s, Loop) and hint(s.axis.extent) == steps for s in other.statements)
-        need(walks, 1, "the rows of one kernel are the columns of the other")
+        need(walks, Rule.LOOPS, "the rows of one kernel are the columns of the other")
         # exp before a softmax over 2048 channels: 1.06 times as slow as apart.
-        dear = weight(value for stmt in piece.statements for value in own_values(stmt)).dear
-        need(not dear or steps * 4 <= ACROSS, 5, f"columns of {steps} values are too long for scratch")
+        expensive = weight(value for stmt in piece.statements for value in own_values(stmt)).expensive
+        need(not expensive or steps * 4 <= ACROSS, Rule.SCRATCH, f"columns of {steps} values are too long for scratch")
 
 
 def _axes(stmt: object) -> tuple[Axis, ...]:
@@ -169,15 +169,15 @@ def _name(atom: Index) -> str:
 
 def check_kinds(first: Piece, second: Piece) -> None:
     """Refuses pieces that share no kernel, whatever they touch."""
-    need(not (first.contraction and second.contraction), 1, "two contractions share no kernel")
+    need(not (first.contraction and second.contraction), Rule.LOOPS, "two contractions share no kernel")
     for one, two in ((first, second), (second, first)):
-        need(not one.contraction or two.straight, 1, "a contraction and a kernel with loops of its own")
-    need(not first.ordered and not second.ordered, 1, "the order of a kernel's stores has a meaning")
+        need(not one.contraction or two.straight, Rule.LOOPS, "a contraction and a kernel with loops of its own")
+    need(not first.ordered and not second.ordered, Rule.LOOPS, "the order of a kernel's stores has a meaning")
     for stmt in second.body:
         if isinstance(stmt, Contract):
             loads = [p for factor in (stmt.a, stmt.b) for p in subexpressions(factor) if isinstance(p, Load)]
             factors = {second.shop.memory(load.buffer) for load in loads}
-            need(not factors & first.writes, 2, "the factors of a contraction are read many times")
+            need(not factors & first.writes, Rule.RECOMPUTE, "the factors of a contraction are read many times")
 
 
 def composed(shop: Workshop, first: Piece, second: Piece, link: Link, vanishes: Vanishes) -> Piece:
@@ -194,8 +194,8 @@ def composed(shop: Workshop, first: Piece, second: Piece, link: Link, vanishes: 
     keep_first, keep_second = set(pairs.values()), set(pairs)
     more_first, more_second = first.grid - keep_first, second.grid - keep_second
     if more_first or more_second:
-        need(not siblings, 1, "the kernels run over different grids")
-        need(not (more_first and more_second), 1, "the kernels run over different grids")
+        need(not siblings, Rule.LOOPS, "the kernels run over different grids")
+        need(not (more_first and more_second), Rule.LOOPS, "the kernels run over different grids")
     if more_first:
         _demotion(shop, first, keep_first, second, two)
     if more_second:
@@ -237,7 +237,7 @@ def _prefers_second(shop: Workshop, first: Piece, second: Piece, vanishes: Vanis
     both = [strided(shop, p, vanishes, i) for i in (first.axes[-1].name, second.axes[-1].name) for p in (first, second)]
     by_first, by_second = both[0] + both[1], both[2] + both[3]
     # Three operands of a transposed sum, 256 × 256: 1.4 times as slow as apart.
-    need(min(by_first, by_second) <= apart, 1, "rows of one kernel are columns of the other")
+    need(min(by_first, by_second) <= apart, Rule.LOOPS, "rows of one kernel are columns of the other")
     return by_second <= by_first
 
 
@@ -255,17 +255,17 @@ def _check_points(shop: Workshop, first: Piece, second: Piece, grid: list[str]) 
             found = {}
             for n, access in enumerate(piece.touching(memory)):
                 if (where := place_of(shop, piece, access)) is None:
-                    raise Refused(1, f"{_text(memory)} is not read at the point where it is made")
+                    raise Refused(Rule.LOOPS, f"{_text(memory)} is not read at the point where it is made")
                 found[n] = where
             places.append(found)
         views = {shop.views[a.buffer].dtype for p in (first, second) for a in p.touching(memory)}
-        need(len(views) == 1, 3, f"{_text(memory)} is seen as two types")
+        need(len(views) == 1, Rule.ORDER, f"{_text(memory)} is seen as two types")
         for n, a in enumerate(first.touching(memory)):
             for m, b in enumerate(second.touching(memory)):
                 if a.store is None and b.store is None:
                     continue
                 if not same_point(places[0][n], places[1][m], grid, shop.formulas):
-                    rule = 1 if b.store is None else 3
+                    rule = Rule.LOOPS if b.store is None else Rule.ORDER
                     raise Refused(rule, f"{_text(memory)} is not touched at the same points by both")
 
 

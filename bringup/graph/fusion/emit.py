@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bringup.graph.fusion.compose import ACROSS
-from bringup.graph.fusion.digits import Place, place
 from bringup.graph.fusion.formulas import exact_quotient
+from bringup.graph.fusion.mixed_radix import Place, place
 from bringup.graph.fusion.piece import Piece, View, Workshop, accesses
-from bringup.graph.fusion.steps import Memory, Refused, need
+from bringup.graph.fusion.steps import Memory, Refused, Rule, need
 from bringup.ir.expr import IndexValue, Load, Param
 from bringup.ir.index import AxisVar, Index, Int, Size, add, atoms, multiply
 from bringup.ir.kernel import (
@@ -43,7 +43,7 @@ def launch_of(
     """The launch of a settled piece; Refused if it is more than a target takes."""
     piece = _row_memory(shop, piece, needed, local_bytes)
     used = list(dict.fromkeys(a.buffer for a in accesses(piece.body) if a.buffer in shop.views))
-    need(len(used) <= pointers, 6, f"{len(used)} buffers, {pointers} are allowed")
+    need(len(used) <= pointers, Rule.LIMITS, f"{len(used)} buffers, {pointers} are allowed")
     loaded = {p.buffer for p in all_values(piece.body) if isinstance(p, Load)}
     stores = [s for s in statements(piece.body) if isinstance(s, Store)]
     stored = {s.buffer for s in stores}
@@ -144,16 +144,16 @@ class _Row:
         for buffer, indices in touching:
             where = shop.place(buffer, indices, piece.extents)
             if where is None:
-                raise Refused(1, "a row that is kept is not read where it was stored")
+                raise Refused(Rule.LOOPS, "a row that is kept is not read where it was stored")
             self.places[buffer, indices] = where
         first = next(iter(self.places.values()))
         own = [first.of(axis.name) for axis in piece.axes]
         for each in self.places.values():
-            need(each.base == first.base, 1, "parts of a row are read from different places")
+            need(each.base == first.base, Rule.LOOPS, "parts of a row are read from different places")
             for axis, digit in zip(piece.axes, own):
                 mine = each.of(axis.name)
                 same = mine == digit if digit is None or mine is None else mine.stride == digit.stride
-                need(same, 1, "rows of a kept memory lie differently for two readers")
+                need(same, Rule.LOOPS, "rows of a kept memory lie differently for two readers")
         steps = [d.stride for p in self.places.values() for d in p.digits if not self._of_grid(d.atom)]
         self.step: Index = min(steps, key=shop.formulas.hint) if steps else Int(1)
         self.extent = max((self._end(each) for each in self.places.values()), key=shop.formulas.hint)
@@ -218,7 +218,7 @@ class _Row:
     def _scaled(self, stride: Index) -> Index:
         found = exact_quotient(stride, self.step)
         if found is None:
-            raise Refused(1, "a row with gaps of different widths")
+            raise Refused(Rule.LOOPS, "a row with gaps of different widths")
         return found
 
 

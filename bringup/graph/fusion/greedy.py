@@ -9,20 +9,20 @@ from functools import lru_cache
 from bringup.graph.fusion.compose import check_kinds, check_rows, composed, links, place_of, strided
 from bringup.graph.fusion.emit import launch_of
 from bringup.graph.fusion.formulas import Formulas
+from bringup.graph.fusion.forwarding import checks, settled
 from bringup.graph.fusion.inline import formula_of, inlined, profitable
 from bringup.graph.fusion.order import Order, bits
 from bringup.graph.fusion.piece import Piece, Workshop
+from bringup.graph.fusion.recompute_cost import weight
 from bringup.graph.fusion.regrid import renamed
-from bringup.graph.fusion.settle import checks, settled
-from bringup.graph.fusion.steps import Decision, Fused, Limits, Memory, Opaque, Refused, Step, need
-from bringup.graph.fusion.weight import weight
+from bringup.graph.fusion.steps import Decision, Fused, Memory, Opaque, Refused, Rule, Step, need
 from bringup.ir.expr import Load
 from bringup.ir.index import Index
 from bringup.ir.kernel import Contract, Kernel
 from bringup.ir.verify import VerifyError, verify
 from bringup.ir.walk import own_values, subexpressions
 from bringup.lowering.call import Launch
-from bringup.targets.c_contract_form import recognise
+from bringup.targets.target import FusionLimits
 
 #: Statements of a kernel: compilers take more than their share of time for more.
 _STATEMENTS = 200
@@ -37,7 +37,7 @@ _NEAR = 4
 def fuse_steps(
     steps: Sequence[Step],
     kept: Collection[Memory],
-    limits: Limits | None = None,
+    limits: FusionLimits | None = None,
     symbols: Mapping[str, tuple[int | None, int | None]] | None = None,
 ) -> Fused:
     """The same program in fewer launches, bit for bit; ``kept`` are the memories that must hold their value at the end.
@@ -45,7 +45,7 @@ def fuse_steps(
     >>> fuse_steps([], ())
     Fused(steps=(), decisions=(), origins=())
     """
-    return _Fusing(steps, frozenset(kept), limits or Limits(), symbols or {}).run()
+    return _Fusing(steps, frozenset(kept), limits or FusionLimits(), symbols or {}).run()
 
 
 @lru_cache(maxsize=4096)
@@ -54,17 +54,11 @@ def _verified(kernel: Kernel) -> None:
     verify(kernel)
 
 
-def _packs(kernel: Kernel) -> bool:
-    """True if a contraction is one that targets pack, with factors that they read where they lie."""
-    form = recognise(kernel)
-    return form is not None and form.rows.affine is not None and form.columns.affine is not None
-
-
 @dataclass
 class _Fusing:
     steps: Sequence[Step]
     kept: frozenset[Memory]
-    limits: Limits
+    limits: FusionLimits
     symbols: Mapping[str, tuple[int | None, int | None]]
     order: Order = field(default_factory=Order)
     pieces: dict[int, Piece] = field(default_factory=dict)
@@ -73,7 +67,7 @@ class _Fusing:
     taken: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.shop = Workshop(Formulas(self.symbols))
+        self.shop = Workshop(Formulas(self.symbols), self.limits.lanes)
         self.reads: list[set[Memory]] = []
         self.writes: list[set[Memory]] = []
         #: How many steps had written to a memory when a step ran: equal numbers, equal contents.
@@ -156,8 +150,12 @@ class _Fusing:
         if self.order.must_precede(consumer, producer):
             return  # it overwrites what the consumer read before
         try:
-            need(self.order.mergeable(producer, consumer), 3, "a step between them needs one and makes the other")
-            need(not self._rather_with_readers(first, second, common), 2, "computed where it is read")
+            need(
+                self.order.mergeable(producer, consumer),
+                Rule.ORDER,
+                "a step between them needs one and makes the other",
+            )
+            need(not self._rather_with_readers(first, second, common), Rule.RECOMPUTE, "computed where it is read")
             piece = self._composed(first, second, common, stores=True)
         except Refused as refused:
             self._attempt_inline(producer, consumer, common, refused)
@@ -178,7 +176,7 @@ class _Fusing:
                 return False
             if any(other is None or other.straight or other.contraction for other in readers):
                 return False
-        return not weight(value for stmt in second.statements for value in own_values(stmt)).dear
+        return not weight(value for stmt in second.statements for value in own_values(stmt)).expensive
 
     def _composed(self, first: Piece, second: Piece, memories: frozenset[Memory], stores: bool) -> Piece:
         check_kinds(first, second)
@@ -188,7 +186,7 @@ class _Fusing:
             return self._vanishes(memory, members)
 
         found = links(self.shop, first, second, memories, stores)
-        need(bool(found), 1, "the memory is read at places that are values")
+        need(bool(found), Rule.LOOPS, "the memory is read at places that are values")
         piece = composed(self.shop, first, second, found[0], vanishes)
         self._check_size(piece)
         return piece
@@ -197,11 +195,15 @@ class _Fusing:
         members = set(piece.steps)
         buffers = {access.buffer for access in piece.accesses if access.buffer in self.shop.views}
         used = [name for name in buffers if not self._vanishes(self.shop.views[name].memory, members)]
-        need(len(piece.statements) <= _STATEMENTS, 6, f"more than {_STATEMENTS} statements take long to compile")
-        need(len(used) <= self.limits.pointers, 6, f"{len(used)} buffers, {self.limits.pointers} are allowed")
+        need(
+            len(piece.statements) <= _STATEMENTS,
+            Rule.LIMITS,
+            f"more than {_STATEMENTS} statements take long to compile",
+        )
+        need(len(used) <= self.limits.pointers, Rule.LIMITS, f"{len(used)} buffers, {self.limits.pointers} are allowed")
         scratch = sum(local.nbytes for local in piece.locals)
         allowed = self.limits.local_bytes
-        need(scratch <= allowed, 5, f"{scratch} bytes of Locals, {allowed} are allowed")
+        need(scratch <= allowed, Rule.SCRATCH, f"{scratch} bytes of Locals, {allowed} are allowed")
 
     def _vanishes(self, memory: Memory, members: set[int]) -> bool:
         """True if some steps together make and use up a memory."""
@@ -210,7 +212,7 @@ class _Fusing:
         return self.readers.get(memory, set()) <= members
 
     def _merge(self, producer: int, consumer: int, piece: Piece, memory: Memory | None, how: str) -> None:
-        self._decide(producer, consumer, memory, True, 1, how)
+        self._decide(producer, consumer, memory, True, Rule.LOOPS, how)
         del self.pieces[producer]
         number = self.order.merge(producer, consumer)
         self.pieces[number] = piece
@@ -221,24 +223,24 @@ class _Fusing:
             try:
                 piece = self._inlined(producer, consumer, memory)
             except Refused as problem:
-                why = problem if refused.rule == 1 and problem.rule != 1 else refused
+                why = problem if refused.rule is Rule.LOOPS and problem.rule is not Rule.LOOPS else refused
                 self._decide(producer, consumer, memory, False, why.rule, why.reason)
                 continue
-            self._decide(producer, consumer, memory, True, 2, "computed where it is read")
+            self._decide(producer, consumer, memory, True, Rule.RECOMPUTE, "computed where it is read")
             self.pieces[consumer] = piece
             self._reads_instead(producer, consumer, memory, piece)
 
     def _inlined(self, producer: int, consumer: int, memory: Memory) -> Piece:
         first, second = self.pieces[producer], self.pieces[consumer]
         members = set(bits(self.order.groups[producer].members))
-        need(self.writers[memory] <= members, 3, "others write to the memory, too")
+        need(self.writers[memory] <= members, Rule.ORDER, "others write to the memory, too")
         self._unchanged_until(first, memory, consumer)
         result = inlined(self.shop, first, second, memory)
         if second.straight:
             check_rows(self.shop, first, result.piece.axes)
             apart = sum(strided(self.shop, piece, lambda memory: False) for piece in (first, second))
             together = strided(self.shop, result.piece, lambda memory: False)
-            need(together <= apart, 1, "rows of one kernel are columns of the other")
+            need(together <= apart, Rule.LOOPS, "rows of one kernel are columns of the other")
         outside = self.readers[memory] - members - set(bits(self.order.groups[consumer].members))
         vanishes = not (self.readers[memory] & members) and memory not in self.kept and memory[0] != "tensor"
         points, once = self.shop.steps(first.axes), result.distinct
@@ -274,8 +276,8 @@ class _Fusing:
         for other in first.reads:
             then = max((self.versions[step].get(other, 0) for step in first.steps), default=0)
             now = sum(1 for step in self.writers.get(other, ()) if step < last)
-            need(then == now, 3, f"{other[0]} {other[1]} changes between producer and consumer")
-            need(other not in writes or other == memory, 3, f"the consumer writes {other[0]} {other[1]}")
+            need(then == now, Rule.ORDER, f"{other[0]} {other[1]} changes between producer and consumer")
+            need(other not in writes or other == memory, Rule.ORDER, f"the consumer writes {other[0]} {other[1]}")
 
     def _reads_instead(self, producer: int, consumer: int, memory: Memory, piece: Piece) -> None:
         """A consumer now reads what its producer read."""
@@ -303,11 +305,11 @@ class _Fusing:
             return
         try:
             found = links(self.shop, one, two, common, stores=False)
-            need(bool(found), 1, "nothing in common")
+            need(bool(found), Rule.LOOPS, "nothing in common")
             link = found[0]
             where = place_of(self.shop, one, one.accesses[link.first])
             assert where is not None
-            need(bool(one.axes) and one.grid <= set(where.axes), 1, "what is in common is not worth a kernel")
+            need(bool(one.axes) and one.grid <= set(where.axes), Rule.LOOPS, "what is in common is not worth a kernel")
             piece = composed(self.shop, one, two, link, lambda memory: False)
             self._check_size(piece)
         except Refused:
@@ -339,7 +341,7 @@ class _Fusing:
         order = self.order
         return not order.must_precede(a, b) and not order.must_precede(b, a)
 
-    def _decide(self, a: int, b: int, memory: Memory | None, fused: bool, rule: int, reason: str) -> None:
+    def _decide(self, a: int, b: int, memory: Memory | None, fused: bool, rule: Rule, reason: str) -> None:
         groups, names = self.order.groups, (self.pieces[a].name, self.pieces[b].name)
         self.decisions.append(Decision(*names, memory, fused, rule, reason, (groups[a].last, groups[b].last)))
 
@@ -373,10 +375,10 @@ class _Fusing:
             launch = launch_of(self.shop, done, needed, self.limits.local_bytes, self.limits.pointers)
             assert isinstance(launch.kernel, Kernel)
             if any(self._packed(member) for member in members):
-                need(_packs(launch.kernel), 1, "the contraction would lose its fast form")
+                need(self.limits.packs(launch.kernel), Rule.LOOPS, "the contraction would lose its fast form")
             _verified(launch.kernel)
         except (Refused, VerifyError) as problem:
-            rule = problem.rule if isinstance(problem, Refused) else 1
+            rule = problem.rule if isinstance(problem, Refused) else Rule.LOOPS
             text = problem.reason if isinstance(problem, Refused) else f"not proved safe: {problem.reason}"
             self.decisions.append(Decision(piece.name, piece.name, None, False, rule, text, (members[0], members[-1])))
             for member in members:
@@ -389,7 +391,7 @@ class _Fusing:
         launch = self.steps[step]
         if not isinstance(launch, Launch) or not isinstance(launch.kernel, Kernel):
             return False
-        return any(isinstance(stmt, Contract) for stmt in launch.kernel.body) and _packs(launch.kernel)
+        return any(isinstance(stmt, Contract) for stmt in launch.kernel.body) and self.limits.packs(launch.kernel)
 
     def _in_smaller_groups(
         self, members: tuple[int, ...], needed: Callable[[Memory], bool]

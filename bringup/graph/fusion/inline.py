@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bringup.graph.fusion.compose import Link, parts_of, place_of, refined
-from bringup.graph.fusion.digits import exact, layout, place, solved
+from bringup.graph.fusion.forwarding import guarded, settled
+from bringup.graph.fusion.mixed_radix import exact, layout, place, solved
 from bringup.graph.fusion.piece import Access, Piece, View, Workshop
+from bringup.graph.fusion.recompute_cost import Weight, weight
 from bringup.graph.fusion.regrid import split
-from bringup.graph.fusion.settle import guarded, settled
-from bringup.graph.fusion.steps import Memory, Refused, need
-from bringup.graph.fusion.weight import Weight, weight
+from bringup.graph.fusion.steps import Memory, Refused, Rule, need
 from bringup.ir.expr import Cast, Expr, Load, Name
 from bringup.ir.guards import guard_facts
 from bringup.ir.index import AxisVar, Index, Int
@@ -53,14 +53,14 @@ def formula_of(shop: Workshop, piece: Piece, memory: Memory) -> Formula:
             if lengths[stmt.name] <= _LONGEST:
                 names[stmt.name] = Substitution(names=names).value(stmt.value)
         elif isinstance(stmt, Store) and shop.memory(stmt.buffer) == memory:
-            need(store is None, 1, "the memory is stored to more than once")
+            need(store is None, Rule.LOOPS, "the memory is stored to more than once")
             store = stmt
     assert store is not None
-    need(store.guard is None and store.combine is None, 1, "the memory is not stored to at every point")
-    need(length(store.value) <= _LONGEST, 2, "the expression is too long to be written more than once")
+    need(store.guard is None and store.combine is None, Rule.LOOPS, "the memory is not stored to at every point")
+    need(length(store.value) <= _LONGEST, Rule.RECOMPUTE, "the expression is too long to be written more than once")
     value = Substitution(names=names).value(store.value)
     loads = {shop.memory(part.buffer) for part in subexpressions(value) if isinstance(part, Load)}
-    need(not loads & piece.writes, 3, "the producer reads what it writes")
+    need(not loads & piece.writes, Rule.ORDER, "the producer reads what it writes")
     return Formula(piece.axes, store, value, weight([value]))
 
 
@@ -82,12 +82,20 @@ class Inlined:
 
 def inlined(shop: Workshop, producer: Piece, consumer: Piece, memory: Memory) -> Inlined:
     """The consumer with the producer's value instead of each load of a memory; Refused where that cannot be said."""
-    need(producer.straight and not producer.ordered, 1, "only an elementwise kernel goes into another one's loads")
+    need(
+        producer.straight and not producer.ordered,
+        Rule.LOOPS,
+        "only an elementwise kernel goes into another one's loads",
+    )
     loads = [n for n, a in enumerate(consumer.accesses) if shop.memory(a.buffer) == memory]
-    need(all(consumer.accesses[n].load is not None for n in loads), 3, "the consumer writes the memory, too")
+    need(all(consumer.accesses[n].load is not None for n in loads), Rule.ORDER, "the consumer writes the memory, too")
     stores = [n for n, a in enumerate(producer.accesses) if a.store is not None and shop.memory(a.buffer) == memory]
-    need(len(stores) == 1, 1, "the memory is not stored to exactly once")
-    need(place_of(shop, producer, producer.accesses[stores[0]]) is not None, 1, "not stored along the producer's axes")
+    need(len(stores) == 1, Rule.LOOPS, "the memory is not stored to exactly once")
+    need(
+        place_of(shop, producer, producer.accesses[stores[0]]) is not None,
+        Rule.LOOPS,
+        "not stored along the producer's axes",
+    )
     for number in loads:  # splitting axes keeps the order of accesses
         access = consumer.accesses[number]
         own = place_of(shop, consumer, access)
@@ -120,7 +128,7 @@ def inlined(shop: Workshop, producer: Piece, consumer: Piece, memory: Memory) ->
             return load
         at = points.get(load)
         if at is None:  # a load inside another's index was replaced first
-            raise Refused(1, "the memory is an index of itself")
+            raise Refused(Rule.LOOPS, "the memory is an index of itself")
         return _value(shop, formula, load, at, consumer)
 
     body = Substitution(load=instead).block(consumer.body)
@@ -135,9 +143,9 @@ def _unguarded(access: Access) -> bool:
 def _positions(shop: Workshop, producer: Piece, consumer: Piece, formula: Formula, access: Access) -> dict[str, Index]:
     load = access.load
     assert load is not None
-    need(not any(bridges(index) for index in load.indices), 1, "the memory is read at places that are values")
+    need(not any(bridges(index) for index in load.indices), Rule.LOOPS, "the memory is read at places that are values")
     made, wanted = shop.views[formula.store.buffer], shop.views[load.buffer]
-    need(made.dtype is wanted.dtype, 3, "the memory is seen as two types")
+    need(made.dtype is wanted.dtype, Rule.ORDER, "the memory is seen as two types")
     if (made.strides, made.offset) == (wanted.strides, wanted.offset) and _covers(shop, producer, formula, wanted):
         return {at.name: index for at, index in zip(formula.store.indices, load.indices) if isinstance(at, AxisVar)}
     want = place(shop.linear(formula.store.buffer, formula.store.indices), producer.extents, shop.formulas)
@@ -146,7 +154,7 @@ def _positions(shop: Workshop, producer: Piece, consumer: Piece, formula: Formul
     guards = guard_facts(load.guard)
     point = solved(linear, want, shop.formulas, consumer.extents, guards)
     if point is None:
-        raise Refused(1, "the consumer reads the memory in another order than it is made")
+        raise Refused(Rule.LOOPS, "the consumer reads the memory in another order than it is made")
     return point
 
 
@@ -194,7 +202,7 @@ def _check_contract(shop: Workshop, consumer: Piece, memory: Memory, formula: Fo
             value = formula.value
             inner = value.x if isinstance(value, Cast) and value.type.is_float else value
             simple = isinstance(inner, Load) and inner.guard is None and inner.type.is_float
-            need(simple and stmt.lanes == 1, 2, "the factors of a contraction are read many times")
+            need(simple and stmt.lanes == 1, Rule.RECOMPUTE, "the factors of a contraction are read many times")
 
 
 def profitable(result: Inlined, once: bool, vanishes: bool, reload_bytes: int, many: int) -> None:
@@ -204,12 +212,18 @@ def profitable(result: Inlined, once: bool, vanishes: bool, reload_bytes: int, m
     if vanishes:
         if once or (result.steady and many >= _OFTEN):
             return
-        need(not cost.dear, 2, "values would be computed more than once, and are not cheap")
+        need(not cost.expensive, Rule.RECOMPUTE, "values would be computed more than once, and are not cheap")
         # relu into a 3 × 3 pool of 56 × 56: 1.04 times as slow as apart.
-        need(not result.windows or not cost.operations, 2, "windows would compute each value several times")
+        need(
+            not result.windows or not cost.operations, Rule.RECOMPUTE, "windows would compute each value several times"
+        )
         light = cost.operations <= _FEW and cost.loads <= 1
-        need(light or result.steady or many < 4, 2, "a few values would be computed again and again")
+        need(light or result.steady or many < 4, Rule.RECOMPUTE, "a few values would be computed again and again")
         return
-    need(not cost.dear, 2, "the memory has other readers, and its values are not cheap to compute again")
+    need(
+        not cost.expensive,
+        Rule.RECOMPUTE,
+        "the memory has other readers, and its values are not cheap to compute again",
+    )
     light = cost.operations <= _FEW and cost.loads <= 1
-    need(light and reload_bytes <= 0, 2, "the memory has other readers, and reading it costs no more")
+    need(light and reload_bytes <= 0, Rule.RECOMPUTE, "the memory has other readers, and reading it costs no more")

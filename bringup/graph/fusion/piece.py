@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from bringup.graph.fusion.digits import Place, place
 from bringup.graph.fusion.formulas import Formulas
+from bringup.graph.fusion.mixed_radix import Place, place
 from bringup.graph.fusion.steps import Memory
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Expr, Load, Param
@@ -60,6 +60,8 @@ class Workshop:
     """What all pieces of a graph share: formulas, views by name, numbers by name, and fresh names."""
 
     formulas: Formulas
+    #: How many elements the target's vectors hold.
+    lanes: int
     views: dict[str, View] = field(default_factory=dict)
     params: dict[str, tuple[DType, Given]] = field(default_factory=dict)
     _names: dict[View, str] = field(default_factory=dict)

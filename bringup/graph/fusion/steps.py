@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from bringup.lowering.call import Launch
 
+
+class Rule(str, Enum):
+    """Why two steps stay apart; docs/rules.md says more about each."""
+
+    LOOPS = "same loops"
+    RECOMPUTE = "nothing expensive twice"
+    ORDER = "order of writes"
+    SIZES = "sizes proved equal"
+    SCRATCH = "scratch memory"
+    LIMITS = "size of a kernel"
+
+
 #: Where a tensor of the graph lies: ("tensor", 2) is an argument, ("temporary", 5) memory of the graph's own.
 Memory: TypeAlias = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a target allows a fused kernel."""
-
-    pointers: int = 16
-    local_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,13 @@ Step: TypeAlias = Launch | Opaque
 
 @dataclass(frozen=True)
 class Decision:
-    """Two steps, whether they became one kernel, and the rule of design/kernel-rules.md that decided, in words."""
+    """Two steps, whether they became one kernel, and the rule that decided, in words."""
 
     producer: str
     consumer: str
     memory: Memory | None
     fused: bool
-    rule: int
+    rule: Rule
     reason: str
     #: The last step of each, as a number of the steps that fusion was given.
     steps: tuple[int, int] = (-1, -1)
@@ -57,15 +62,15 @@ class Fused:
 class Refused(Exception):
     """Two steps stay apart, by a rule."""
 
-    def __init__(self, rule: int, reason: str) -> None:
+    def __init__(self, rule: Rule, reason: str) -> None:
         super().__init__(reason)
         self.rule, self.reason = rule, reason
 
 
-def need(good: bool, rule: int, reason: str) -> None:
+def need(good: bool, rule: Rule, reason: str) -> None:
     """Refuses unless ``good``.
 
-    >>> need(True, 1, "never seen")
+    >>> need(True, Rule.LOOPS, "never seen")
     """
     if not good:
         raise Refused(rule, reason)

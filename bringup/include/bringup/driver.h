@@ -1,7 +1,7 @@
 /* The driver contract as a C ABI: one struct of function pointers that brings a chip up in PyTorch.
  *
  * A shared library exports `bringup_driver_create`; a Python driver is adapted to the same struct by
- * bringup/driver_abi.py, so the core sees one thing. Rules that hold for every function:
+ * bringup/driver/abi.py, so the core sees one thing. Rules that hold for every function:
  *   - it returns a bringup_status; after a failure the core asks `last_error` on the same thread for the reason;
  *   - it never throws, aborts or exits the process;
  *   - it may be called from any thread, also at the same time; the core holds no lock while it calls;

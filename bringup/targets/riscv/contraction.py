@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bringup.ir.contraction_form import offset_of, recognise, steps_of
 from bringup.ir.dtypes import DType, float32, float64, int32
 from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel
 from bringup.ir.walk import all_values
-from bringup.targets.c_contract_form import offset_of, recognise, steps_of
 
 #: Types of sums that become tiles in registers.
 SUMS = (float32, float64, int32)

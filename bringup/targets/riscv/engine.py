@@ -5,17 +5,17 @@ The engine (bringup/riscv/gemm.py) sums along k in order with fused multiply-add
 
 from __future__ import annotations
 
+from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32
 from bringup.ir.expr import Name
 from bringup.ir.index import Int
 from bringup.ir.kernel import Buffer, Kernel, Store
-from bringup.targets.c import Part
-from bringup.targets.c_access import Accesses
-from bringup.targets.c_contract_form import offset_of, steps_of
+from bringup.targets.c.access import Accesses
+from bringup.targets.c.options import COptions
+from bringup.targets.c.render import Part
 from bringup.targets.riscv.contraction import Contraction, contraction_of
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import FUNCTION, parameters
-from bringup.targets.target import Target
 
 #: The file with the engine's driver.
 ENGINE_HEADER = "gemm.h"
@@ -56,7 +56,7 @@ def _layout(c: Contraction) -> tuple[int, int, str] | None:
     return a, b, " | ".join(flags) or "0"
 
 
-def engine_call(kernel: Kernel, name: str, target: Target, base: int) -> Rendered | None:
+def engine_call(kernel: Kernel, name: str, target: COptions, base: int) -> Rendered | None:
     """The function that has the engine do a matrix product; None for other kernels."""
     c = contraction_of(kernel)
     if c is None or c.macs == 0 or not is_product(c) or len(c.after) != 1:

@@ -18,15 +18,15 @@ import numpy.typing as npt
 from bringup.ir.index import AxisVar, Int
 from bringup.ir.kernel import Axis, Kernel, Store
 from bringup.ir.walk import Substitution
-from bringup.targets.c import Part
-from bringup.targets.c_statements import Statements
-from bringup.targets.c_value import Value, bits_of, ctype, kind_of, storage_of
+from bringup.targets.c.options import COptions
+from bringup.targets.c.render import Part
+from bringup.targets.c.statements import Statements
+from bringup.targets.c.value import Value, bits_of, ctype, kind_of, storage_of
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import function_text
 from bringup.targets.riscv.tiles import INTEGER_SUMS, SUMS, Walk, best_height, best_tile, packed_order, pieces, walks
 from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
-from bringup.targets.target import Target
 
 #: Variables that one asm statement may change; compilers allow 30 operands, and these count twice.
 _OPERANDS = 8
@@ -34,7 +34,7 @@ _OPERANDS = 8
 _ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 
 
-def scalar_contract(kernel: Kernel, name: str, target: Target, constants: frozenset[str]) -> Rendered | None:
+def scalar_contract(kernel: Kernel, name: str, target: COptions, constants: frozenset[str]) -> Rendered | None:
     """The function of a contraction (perhaps with the pooling that follows it); None for other kernels.
 
     ``constants`` names the buffers whose contents are known: they are packed.
@@ -82,7 +82,7 @@ class _Writer(Statements):
         self,
         kernel: Kernel,
         name: str,
-        target: Target,
+        target: COptions,
         constants: frozenset[str],
         c: Contraction,
         window: Window | None,

@@ -3,7 +3,7 @@
 >>> from bringup.ir.parser import parse
 >>> kernel = parse("kernel double in x: float32[3] strides [1] out y: float32[3] strides [1] grid i < 3 "
 ...                "{ store y[i] = (x[i] + x[i]) }")
->>> print(static_function(kernel, "double_it", Target(vector_bytes=0)).function.splitlines()[0])
+>>> print(static_function(kernel, "double_it", COptions(vector_bytes=0)).function.splitlines()[0])
 static __attribute__((noinline)) void double_it(const f32_m *const b_x, f32_m *const b_y, int64_t *const report) {
 """
 
@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from bringup.ir.index import Int
 from bringup.ir.kernel import Kernel
-from bringup.targets.c import Function, Part
-from bringup.targets.c_access import Accesses
-from bringup.targets.c_fold import Fold
-from bringup.targets.c_value import Value, kind_of, storage_of
-from bringup.targets.target import Target
+from bringup.targets.c.access import Accesses
+from bringup.targets.c.fold import Fold
+from bringup.targets.c.options import COptions
+from bringup.targets.c.render import Function, Part
+from bringup.targets.c.value import Value, kind_of, storage_of
 
 #: Partial results of a fold that are variables instead of an array.
 _IN_REGISTERS = 8
@@ -31,7 +31,7 @@ FUNCTION = "static __attribute__((noinline)) void"
 def parameters(writer: Accesses, kernel: Kernel) -> str:
     """The parameters of a kernel's C function: a pointer for each buffer, and where a bad index is reported.
 
-    >>> parameters(Accesses(Kernel("k"), Target()), Kernel("k"))
+    >>> parameters(Accesses(Kernel("k"), COptions()), Kernel("k"))
     'int64_t *const report'
     """
     words = []
@@ -70,15 +70,15 @@ _VALUES = re.compile(r"\b[av]\d+\b")
 _DECLARED = re.compile(r"\s*const \w+ ([av]\d+) = .*;$")
 
 
-def static_function(kernel: Kernel, name: str, target: Target) -> Part:
-    """The function, whatever the kernel's shape; the kernel has no open sizes and no parameters."""
+def static_function(kernel: Kernel, name: str, target: COptions) -> Part:
+    """The function, whatever the kernel's shape; the kernel has no dynamic sizes and no parameters."""
     assert not kernel.sizes, "all sizes are known"
     assert not kernel.params, "all parameters are known"
     return _StaticFunction(kernel, name, target).part()
 
 
 class _StaticFunction(Function):
-    def __init__(self, kernel: Kernel, name: str, target: Target) -> None:
+    def __init__(self, kernel: Kernel, name: str, target: COptions) -> None:
         super().__init__(kernel, target)
         self.entry = name
         self.plan = replace(self.plan, one_unit=True)

@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32, int32
 from bringup.ir.expr import Load, Name
 from bringup.ir.index import Int
 from bringup.ir.kernel import Axis, Buffer, Kernel, Store
-from bringup.targets.c_contract_form import offset_of, steps_of
+from bringup.targets.c.options import COptions
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.tiles import Walk, packed_order, pieces, walks
 from bringup.targets.riscv.vector_strip import advance, resolved, wrapped
 from bringup.targets.riscv.vector_values import Access, Group, NotInVectors, VectorValues
-from bringup.targets.target import Target
 
 _LMUL = 8
 _GROUPS = (8, 16, 24)
@@ -42,7 +42,7 @@ _ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 
 
 def vector_contract(
-    kernel: Kernel, name: str, target: Target, constants: frozenset[str], prefix: str = ""
+    kernel: Kernel, name: str, target: COptions, constants: frozenset[str], prefix: str = ""
 ) -> Rendered | None:
     """The contraction in assembly, under a name that begins with ``prefix``; None for other kernels."""
     c = contraction_of(kernel)
@@ -169,7 +169,7 @@ class _Writer:
 
     # the function
 
-    def rendered(self, target: Target) -> Rendered:
+    def rendered(self, target: COptions) -> Rendered:
         c = self.c
         rows = self._pointer(self.row_factor.buffer, self.row_factor.steps, self.row_factor.base)
         columns = self._pointer(self.column_factor.buffer, self.column_factor.steps, self.column_factor.base)

@@ -10,21 +10,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Reduce, Store
 from bringup.ir.walk import Substitution, subexpressions
-from bringup.targets.c import Part
-from bringup.targets.c_access import Accesses
-from bringup.targets.c_contract_form import offset_of, steps_of
-from bringup.targets.c_contract_tile import merged_axes
+from bringup.targets.c.access import Accesses
+from bringup.targets.c.contract_tile import merged_axes
+from bringup.targets.c.options import COptions
+from bringup.targets.c.render import Part
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import parameters
 from bringup.targets.riscv.vector_values import Access, NotInVectors, VectorValues
 from bringup.targets.riscv.windows import starts_with_first
-from bringup.targets.target import Target
 
 #: Elements of float32 in one register of the shortest vectors that RVV allows.
 SHORTEST = 4
@@ -32,7 +32,7 @@ SHORTEST = 4
 _WINDOW = 25
 
 
-def vector_strip(kernel: Kernel, name: str, target: Target, prefix: str = "") -> Rendered | None:
+def vector_strip(kernel: Kernel, name: str, target: COptions, prefix: str = "") -> Rendered | None:
     """The kernel in assembly, its name beginning with ``prefix``; None if vectors do not do what it is made of."""
     try:
         stores = _own_stores(kernel)
@@ -132,7 +132,7 @@ class _Plan:
         self.vector = self._chosen(axes)
         self.outer = [axis for axis in axes if axis is not self.vector]
         if any(not isinstance(axis.extent, Int) for axis in axes) or len(kernel.buffers) > 8:
-            raise NotInVectors("open sizes, or many buffers")
+            raise NotInVectors("dynamic sizes, or many buffers")
 
     def _chosen(self, axes: Sequence[Axis]) -> Axis:
         first = self.stores[0]
@@ -167,7 +167,7 @@ class _Plan:
         return [*enough, *(lmul for lmul in (8, 4, 2, 1) if lmul not in enough)]
 
 
-def _rendered(plan: _Plan, name: str, prefix: str, lmul: int, target: Target) -> Rendered:
+def _rendered(plan: _Plan, name: str, prefix: str, lmul: int, target: COptions) -> Rendered:
     kernel = plan.kernel
     entry = f"{prefix}{name}_vector"
     asm = Asm(entry, len(kernel.buffers))
@@ -242,7 +242,7 @@ def advance(asm: Asm, pointers: Sequence[Pointer], axis: str, count: str) -> Non
         asm.give(register)
 
 
-def wrapped(kernel: Kernel, name: str, asm: Asm, target: Target, how: str) -> Rendered:
+def wrapped(kernel: Kernel, name: str, asm: Asm, target: COptions, how: str) -> Rendered:
     """The assembly with a C function around it that every step looks like."""
     writer = Accesses(kernel, target)
     given = ", ".join(f"b_{buffer.name}" for buffer in kernel.buffers)

@@ -37,7 +37,7 @@ def starts_with_first(fold: Reduce) -> bool:
 
 
 def windowed_of(kernel: Kernel) -> Window | None:
-    """The kernel as windows over a contraction; None if it is none.
+    """Returns the kernel as windows over a contraction, or None if it does not match.
 
     >>> windowed_of(Kernel("nothing")) is None
     True

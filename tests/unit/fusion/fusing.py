@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bringup.graph.fusion import Fused
+from bringup.graph.fusion.steps import Rule
 from bringup.ir.kernel import Kernel, Store, statements
 from bringup.lowering.call import Launch, Tensor
 from bringup.lowering.symbolic import IntLike
@@ -44,5 +45,5 @@ def layer_norm(g: Graph, x: Tensor) -> list[Tensor]:
     return g.many("aten::native_layer_norm", x, [width], g.input((width,)), g.input((width,)), 1e-5, outs=outs)
 
 
-def refusals(fused: Fused) -> set[int]:
+def refusals(fused: Fused) -> set[Rule]:
     return {decision.rule for decision in fused.decisions if not decision.fused}

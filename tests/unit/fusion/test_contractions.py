@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bringup.ir.contraction_form import recognise
 from bringup.ir.dtypes import bfloat16, float32
 from bringup.ir.kernel import Contract
-from bringup.targets.c_contract_form import recognise
 from tests.unit.fusion.fusing import COLUMNS, Rows, both_sizes, kernels, stores
 from tests.unit.graph_by_hand import Graph
 
@@ -72,7 +72,7 @@ def test_only_conversions_go_into_factors(rows: Rows) -> None:
 
 
 def test_batch_norm_goes_into_the_convolution(rows: Rows) -> None:
-    """The scale of a channel is dear, but one value for all positions: computed before the loop over them."""
+    """The scale of a channel is expensive, but one value for all positions: computed before the loop over them."""
     g = Graph()
     n = rows(g)
     x, w = g.input((n, 8, 8, 8)), g.input((8, 8, 3, 3))

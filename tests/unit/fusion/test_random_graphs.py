@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bringup.graph.fusion import Limits
 from bringup.ir.dtypes import bfloat16, boolean, float32, int64
 from bringup.ir.kernel import Contract, Kernel
 from bringup.ir.simplify import simplify
 from bringup.lowering.call import Launch, Tensor, dense_strides
 from bringup.lowering.symbolic import hint_of, index_of
-from bringup.targets.c_run import Compiled, compile_kernels, compile_packed
+from bringup.targets.target import FusionLimits
 from bringup.targets.toolchain import host_target
+from tests.loops.compiled import Compiled, compile_kernels, compile_packed
 from tests.unit.graph_by_hand import Graph, arguments
 
 Choice = random.Random
@@ -189,8 +189,11 @@ def random_graph(rng: Choice, steps: int = 12) -> Graph:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(st.randoms(use_true_random=False), st.sampled_from([Limits(), Limits(pointers=5), Limits(local_bytes=32)]))
-def test_fused_and_apart_agree(rng: Choice, limits: Limits) -> None:
+@given(
+    st.randoms(use_true_random=False),
+    st.sampled_from([FusionLimits(), FusionLimits(pointers=5), FusionLimits(local_bytes=32)]),
+)
+def test_fused_and_apart_agree(rng: Choice, limits: FusionLimits) -> None:
     g = random_graph(rng)
     with np.errstate(all="ignore"):
         g.check(limits=limits)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bringup.graph.fusion import Fused, Limits, Memory, Opaque, fuse_steps
+from bringup.graph.fusion import Fused, Memory, Opaque, fuse_steps
 from bringup.ir.arguments import bind_sizes
 from bringup.ir.bits import same_bits
 from bringup.ir.dtypes import Array
@@ -16,14 +16,15 @@ from bringup.ir.expr import Binary
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.kernel import Axis, Buffer, Kernel, SizeRange, Store, strided
-from bringup.ir.random_kernel import Case, cases, random_case
 from bringup.ir.verify import verify
 from bringup.lowering.call import Launch, Number, Tensor, dense_strides
 from bringup.lowering.symbolic import IntLike, Trace
+from bringup.targets.target import FusionLimits
+from tests.loops.random_kernel import Case, cases, random_case
 from tests.unit.graph_by_hand import arguments
 
 #: Wide enough for any of these pairs: rules of size are the business of other tests.
-ROOMY = Limits(pointers=99, local_bytes=1 << 20)
+ROOMY = FusionLimits(pointers=99, local_bytes=1 << 20)
 RESULT: Memory = ("temporary", 0)
 
 

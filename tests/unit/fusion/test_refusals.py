@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bringup.graph.fusion import Limits, fuse_steps
+from bringup.compile.kernels import ForeignKernel
+from bringup.graph.fusion import fuse_steps
+from bringup.graph.fusion.steps import Rule
 from bringup.ir.index import Int
-from bringup.lowering.call import ForeignKernel, Launch, Tensor
+from bringup.lowering.call import Launch, Tensor
+from bringup.targets.target import FusionLimits
 from tests.unit.fusion.fusing import COLUMNS, Rows, both_sizes, refusals
 from tests.unit.graph_by_hand import Graph
 
@@ -39,7 +42,7 @@ def test_sizes_that_are_equal_by_chance_do_not_count() -> None:
     x = g("aten::exp", g.input((a, COLUMNS)))
     same = Tensor(x.memory, x.dtype, (b, COLUMNS), (COLUMNS, 1))
     g.keep(g("aten::sin", same, shape=(b, COLUMNS)), x)
-    assert refusals(g.check(2)) == {4}
+    assert refusals(g.check(2)) == {Rule.SIZES}
 
 
 def test_pointers_are_limited() -> None:
@@ -48,8 +51,8 @@ def test_pointers_are_limited() -> None:
     for _ in range(5):
         x = g("aten::add.Tensor", x, g.input((6, COLUMNS)), 1.0)
     g.keep(x)
-    assert refusals(g.check(3, limits=Limits(pointers=4))) == {6}
-    for step in g.fused(limits=Limits(pointers=4)).steps:
+    assert refusals(g.check(3, limits=FusionLimits(pointers=4))) == {Rule.LIMITS}
+    for step in g.fused(limits=FusionLimits(pointers=4)).steps:
         assert isinstance(step, Launch)
         assert len(step.buffers) <= 4
 
@@ -59,7 +62,7 @@ def test_a_dear_value_is_not_computed_again_for_a_broadcast(rows: Rows) -> None:
     n = rows(g)
     scale = g("aten::exp", g.input((COLUMNS,)))
     g.keep(g("aten::mul.Tensor", g.input((n, COLUMNS)), scale))
-    assert 2 in refusals(both_sizes(g, 2))
+    assert Rule.RECOMPUTE in refusals(both_sizes(g, 2))
 
 
 def test_row_reductions_and_column_reductions_share_no_kernel(rows: Rows) -> None:
@@ -69,7 +72,7 @@ def test_row_reductions_and_column_reductions_share_no_kernel(rows: Rows) -> Non
     row = g("aten::sum.dim_IntList", x, [1], True, None, shape=(n, 1))
     column = g("aten::sum.dim_IntList", x, [0], True, None, shape=(1, COLUMNS))
     g.keep(g("aten::add.Tensor", row, column, 1.0, shape=(n, COLUMNS)))
-    assert 1 in refusals(both_sizes(g, 2))
+    assert Rule.LOOPS in refusals(both_sizes(g, 2))
 
 
 def test_one_grid_point_does_not_do_all_the_work() -> None:
@@ -77,7 +80,7 @@ def test_one_grid_point_does_not_do_all_the_work() -> None:
     x = g.input((1 << 15,))
     total = g("aten::sum", x, None, shape=())
     g.keep(g("aten::div.Tensor", x, total))
-    assert refusals(g.check(2)) <= {1, 2}
+    assert refusals(g.check(2)) <= {Rule.LOOPS, Rule.RECOMPUTE}
 
 
 def test_rows_that_are_columns_stay_apart() -> None:
@@ -85,7 +88,7 @@ def test_rows_that_are_columns_stay_apart() -> None:
     g = Graph()
     x = g("aten::mul.Tensor", g("aten::add.Tensor", g.input((40, 48)), g.input((40, 48)), 1.0), g.input((40, 48)))
     g.keep(g("aten::clone", x.permute([1, 0]), 0, shape=(48, 40)))
-    assert refusals(g.check(2)) == {1}
+    assert refusals(g.check(2)) == {Rule.LOOPS}
 
 
 def test_a_step_in_between_keeps_its_neighbours_apart(rows: Rows) -> None:
@@ -96,4 +99,4 @@ def test_a_step_in_between_keeps_its_neighbours_apart(rows: Rows) -> None:
     m = g("aten::mm", x, g.input((40, 40)), shape=(n, 40))
     g.opaque([m], [m])
     g.keep(g("aten::add.Tensor", x, m, 1.0))
-    assert 3 in refusals(both_sizes(g, 4))
+    assert Rule.ORDER in refusals(both_sizes(g, 4))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bringup.graph.fusion import Limits
 from bringup.ir.dtypes import boolean, int64
 from bringup.ir.kernel import Loop, Reduce, statements
+from bringup.targets.target import FusionLimits
 from tests.unit.fusion.fusing import COLUMNS, Rows, both_sizes, kernels, layer_norm, stores
 from tests.unit.graph_by_hand import Graph
 
@@ -30,7 +30,7 @@ def test_a_dear_prologue_is_kept_for_the_passes_over_its_row(rows: Rows) -> None
     g.keep(y)
     (kernel,) = kernels(both_sizes(g, 1))
     assert [local.shape for local in kernel.locals] == [(COLUMNS,)]
-    (kernel,) = kernels(both_sizes(g, 1, limits=Limits(local_bytes=64)))
+    (kernel,) = kernels(both_sizes(g, 1, limits=FusionLimits(local_bytes=64)))
     assert not kernel.locals
     assert "inout" in [buffer.role for buffer in kernel.buffers]
 

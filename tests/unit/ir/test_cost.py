@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bringup.ir.cost import CostNumbers, cost
-from bringup.ir.interpret_scalar import run_scalar
 from bringup.ir.printer import index_text
+from tests.loops.interpret_scalar import run_scalar
 from tests.unit.ir.written_kernels import kernel
 
 SIZES = {

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from bringup.ir.bad_kernels import bad_kernels
 from bringup.ir.bits import same_bits
 from bringup.ir.cost import cost
 from bringup.ir.interpret import run
-from bringup.ir.interpret_scalar import run_scalar
 from bringup.ir.parser import parse
 from bringup.ir.printer import kernel_text
-from bringup.ir.random_kernel import cases
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import VerifyError, verify
+from tests.loops.bad_kernels import bad_kernels
+from tests.loops.interpret_scalar import run_scalar
+from tests.loops.random_kernel import cases
 
 SOME = settings(max_examples=80, deadline=None)
 BAD = list(bad_kernels())
@@ -78,7 +78,7 @@ def test_bad_kernels_are_rejected(bad):
 def test_the_same_seed_gives_the_same_arrays():
     import random
 
-    from bringup.ir.random_kernel import random_case
+    from tests.loops.random_kernel import random_case
 
     one, two = random_case(random.Random(3)), random_case(random.Random(3))
     assert all(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bringup.ir.interpret import run
-from bringup.ir.interpret_scalar import run_scalar
 from bringup.ir.parser import parse
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import VerifyError, verify
+from tests.loops.interpret_scalar import run_scalar
 
 GOOD = {
     "reshape": """kernel reshape size n size a size b in x: float32[n, a, b] strides [a*b, b, 1]

@@ -5,11 +5,11 @@ import pytest
 
 from bringup.ir.bits import same_bits
 from bringup.ir.interpret import run
-from bringup.ir.interpret_scalar import run_scalar
 from bringup.ir.philox import philox
 from bringup.ir.printer import kernel_text
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
+from tests.loops.interpret_scalar import run_scalar
 from tests.unit.ir.written_kernels import TEXTS, kernel
 
 RNG = np.random.default_rng(0)

@@ -14,14 +14,14 @@ from bringup.ir.index import evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
-from bringup.lowering import families
+from bringup.lowering import ops
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.registry import LOWERINGS
 from bringup.lowering.resolve import lower
 from bringup.lowering.scalar_types import BY_CODE
 from bringup.lowering.symbolic import hint_of
 
-families.load()
+ops.load()
 
 _CODES = {getattr(torch, dtype.name): code for code, dtype in BY_CODE.items()} | {torch.complex64: 9}
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from bringup.ir.philox import philox
-from bringup.lowering.attention import like
+from bringup.lowering.ops.attention import like
 from tests.unit.lowering.interpreted import interpret
 
 SCALE, SEED = 0.3, 5

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bringup import kernel_cache
+from bringup.compile import kernel_cache
+from bringup.compile.failure import NotCompiled
+from bringup.compile.loader import Loader
 from bringup.driver import Driver
 from bringup.ir.kernel import Kernel
 from bringup.ir.parser import parse
-from bringup.lowering.compile_failure import NotCompiled
-from bringup.lowering.loader import Loader
 from bringup.targets.toolchain import compile_c, host_target, identity
 
 KERNELS = [

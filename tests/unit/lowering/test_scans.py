@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bringup.lowering import scans
+from bringup.lowering.ops import scans
 from tests.unit.lowering.interpreted import check
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -19,9 +19,9 @@ from bringup.ir.interpret import run
 from bringup.ir.kernel import Kernel
 from bringup.ir.parser import parse
 from bringup.ir.verify import verify
-from bringup.targets.c_contract import render
+from bringup.targets.c.contract import render
+from bringup.targets.c.target import CTarget
 from bringup.targets.source import Source
-from bringup.targets.target import Target
 from bringup.targets.toolchain import compile_c, host_target
 
 HOST = host_target()
@@ -83,7 +83,7 @@ def parsed(text: str) -> Kernel:
 
 
 @functools.cache
-def built(text: str, target: Target, flags: tuple[str, ...] = ()) -> tuple[Source, ctypes._CFuncPtr]:
+def built(text: str, target: CTarget, flags: tuple[str, ...] = ()) -> tuple[Source, ctypes._CFuncPtr]:
     source = render(parsed(text), target)
     assert source is not None, "the kernel is not recognised as a contraction"
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def launch(
     arrays: Mapping[str, Array],
     sizes: Mapping[str, int],
     params: Mapping[str, float] | None = None,
-    target: Target = HOST,
+    target: CTarget = HOST,
     parts: int = 1,
 ) -> list[int]:
     """Runs the compiled kernel in place, its units in ``parts`` ranges, the last one first; returns the report."""
@@ -132,7 +132,7 @@ def assert_same_bits(
     arrays: Mapping[str, Array],
     sizes: Mapping[str, int] | None = None,
     params: Mapping[str, float] | None = None,
-    target: Target = HOST,
+    target: CTarget = HOST,
     parts: int = 1,
 ) -> None:
     """The compiled kernel and the interpreter leave the same bits in every buffer."""

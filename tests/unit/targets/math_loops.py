@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bringup.targets.math_library import function_name, functions, typedefs
-from bringup.targets.math_template import SCALARS
-from bringup.targets.target import Target
+from bringup.targets.c.math_library import function_name, functions, typedefs
+from bringup.targets.c.math_template import SCALARS
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import compile_c
 
 NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.uint16, "bf16": np.uint16}
@@ -37,7 +37,7 @@ def _loop(entry: Entry, lanes: int) -> str:
 class Loops:
     """The functions of some entries, compiled for a target with a lane count."""
 
-    def __init__(self, entries: Sequence[Entry], target: Target, lanes: int, folder: Path, flags: Sequence[str] = ()):
+    def __init__(self, entries: Sequence[Entry], target: CTarget, lanes: int, folder: Path, flags: Sequence[str] = ()):
         self.entries = {(op, dtype): (sources, result) for op, dtype, sources, result in entries}
         self.lanes = lanes
         needs = {(op, dtype, count) for op, dtype, _, _ in entries for count in (1, lanes)}

@@ -11,13 +11,15 @@ import pytest
 from bringup.ir.dtypes import Array, DType, bfloat16, float16, float32, float64
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.parser import parse
-from bringup.targets.c_contract import render
-from bringup.targets.target import Target
+from bringup.targets.c.contract import render
+from bringup.targets.c.target import CTarget
 from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, built, launch, matrix_kernel, numbers, parsed
 
 V3 = "x86-64-v3"
 X86 = HOST.isa.startswith("x86-64-v")
-NARROW = [Target(vector_bytes=size, isa=V3) for size in (32, 16, 0)] if X86 else [Target(vector_bytes=0, isa=HOST.isa)]
+NARROW = (
+    [CTarget(vector_bytes=size, isa=V3) for size in (32, 16, 0)] if X86 else [CTarget(vector_bytes=0, isa=HOST.isa)]
+)
 SHAPES = [(1, 3, 1), (1, 40, 150), (5, 9, 33), (29, 17, 35), (0, 3, 4), (3, 0, 5), (3, 4, 0)]
 
 
@@ -45,14 +47,14 @@ def test_types(layout: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize("target", NARROW, ids=str)
 @pytest.mark.parametrize(("layout", "dtype", "lanes"), [("nn", float32, 1), ("nt", float64, 1), ("nt", float32, 32)])
-def test_vector_widths(target: Target, layout: str, dtype: DType, lanes: int) -> None:
+def test_vector_widths(target: CTarget, layout: str, dtype: DType, lanes: int) -> None:
     for shape in SHAPES[1:4]:
         assert_same_bits(matrix_kernel(layout, dtype.name, lanes), matrices(layout, *shape, dtype), target=target)
 
 
 @pytest.mark.skipif(not X86, reason="names an x86 instruction set")
 def test_without_hardware_fma() -> None:
-    target = Target(vector_bytes=16, fma=False, isa="x86-64-v2")
+    target = CTarget(vector_bytes=16, fma=False, isa="x86-64-v2")
     assert_same_bits(matrix_kernel("nn"), matrices("nn", 5, 9, 33), target=target)
 
 

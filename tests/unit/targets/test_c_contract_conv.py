@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bringup.ir.dtypes import Array, DType, bfloat16, float32, float64
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
 from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, conv_kernel, numbers
 from tests.unit.targets.test_c_contract import NARROW
 
@@ -39,7 +39,7 @@ def check(
     stride: int = 1,
     dilation: int = 1,
     dtype: DType = float32,
-    target: Target = HOST,
+    target: CTarget = HOST,
     shapes: list[tuple[int, ...]] = SHAPES,
 ) -> None:
     text = conv_kernel(stride, dilation, layout, kind, dtype.name)
@@ -67,7 +67,7 @@ def test_types(layout: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize("target", NARROW, ids=str)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_vector_widths(layout: str, target: Target) -> None:
+def test_vector_widths(layout: str, target: CTarget) -> None:
     check(layout, "forward", target=target, shapes=SHAPES[:2])
 
 

@@ -13,7 +13,7 @@ from bringup.ir.arguments import bind_sizes
 from bringup.ir.dtypes import Array, DType, bfloat16, float32
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.interpret import run
-from bringup.targets.c_contract import render
+from bringup.targets.c.contract import render
 from tests.unit.targets.c_contract_cases import HOST, conv_kernel, matrix_kernel, parsed
 from tests.unit.targets.test_c_contract import matrices
 from tests.unit.targets.test_c_contract_conv import SHAPES, images

@@ -10,18 +10,18 @@ from bringup.ir.arguments import bind_sizes
 from bringup.ir.parser import parse
 from bringup.ir.printer import kernel_text
 from bringup.ir.verify import verify
-from bringup.targets.c import render
-from bringup.targets.c_plan import plan
-from bringup.targets.c_run import compile_kernels, disagreement
-from bringup.targets.host_cpu import march_target
-from bringup.targets.target import Target
+from bringup.targets.c.host_cpu import march_target
+from bringup.targets.c.plan import plan
+from bringup.targets.c.render import render
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import host_target
+from tests.loops.compiled import compile_kernels, disagreement
 from tests.unit.targets.c_kernels import KERNELS, PARAMS, SIZES, ULP, arrays_for
 
 TARGETS = {
     "host": host_target(),
     "v3": march_target("x86-64-v3", lambda march: frozenset()),
-    "scalar": Target(vector_bytes=0, fma=False),
+    "scalar": CTarget(vector_bytes=0, fma=False),
 }
 COUNTS = (0, 1, 15, 16, 17, 33, 300)
 
@@ -70,11 +70,11 @@ def test_any_cut_of_the_units_gives_the_same(compiled, name):
 
 
 def test_plans():
-    styles = {name: plan(kernel, Target(vector_bytes=64)).style for name, kernel in KERNELS.items()}
+    styles = {name: plan(kernel, CTarget(vector_bytes=64)).style for name, kernel in KERNELS.items()}
     assert styles["add_float32"] == styles["columns_float32"] == styles["private"] == "grid"
     assert styles["rows_float32"] == styles["softmax_rows"] == styles["staged"] == "rows"
-    assert plan(KERNELS["add_float32"], Target(vector_bytes=0)).style == "scalar"
-    assert plan(KERNELS["nested_order"], Target()).style == "rows"
+    assert plan(KERNELS["add_float32"], CTarget(vector_bytes=0)).style == "scalar"
+    assert plan(KERNELS["nested_order"], CTarget()).style == "rows"
 
 
 def test_the_text_is_the_same_each_time():

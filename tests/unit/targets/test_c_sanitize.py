@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.random_kernels import SANITIZE, under_sanitizers
 from bringup.ir.kernel import Kernel
-from bringup.targets.c_run import compile_kernels, disagreement
 from bringup.targets.toolchain import host_target
+from tests.loops.compiled import compile_kernels, disagreement
 from tests.unit.targets.c_kernels import KERNELS, PARAMS, SIZES, ULP, arrays_for
 
 #: One of each kind: the types differ in nothing that a sanitizer sees.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bringup.ir.parser import parse
-from bringup.targets.c import render
-from bringup.targets.c_together import together
+from bringup.targets.c.render import render
+from bringup.targets.c.together import together
 from bringup.targets.source import Source
 from bringup.targets.toolchain import compile_c, host_target, is_contraction
 

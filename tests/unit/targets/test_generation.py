@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bringup.targets import generation as module
+from bringup.compile import generation as module
 
 
 def test_every_source_of_the_compiler_counts(tmp_path: Path, monkeypatch) -> None:
-    for name in ("ir/verify.py", "targets/c.py", "targets/c_math/base.c", "lowering/sums.py"):
+    for name in ("ir/verify.py", "targets/c/render.py", "targets/c/math/base.c", "lowering/ops/sums.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one")
     monkeypatch.setattr(module, "_PACKAGE", tmp_path)
     before = module.generation.__wrapped__()
     assert module.generation.__wrapped__() == before
-    for name in ("ir/verify.py", "targets/c.py", "targets/c_math/base.c"):
+    for name in ("ir/verify.py", "targets/c/render.py", "targets/c/math/base.c"):
         (tmp_path / name).write_text("two")
         after = module.generation.__wrapped__()
         assert after != before, name

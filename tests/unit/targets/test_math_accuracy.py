@@ -12,7 +12,7 @@ import pytest
 
 from bringup.ir import functions as reference
 from bringup.ir.dtypes import float64
-from bringup.targets.target import Target
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import host_target
 from tests.unit.targets.math_loops import Loops, same_bits
 
@@ -32,10 +32,10 @@ ENTRIES = [(op, t, (t,) * (1 + (op in BINARY)), t) for op in ULPS for t in ("f32
 BITS = {"f32": (np.float32, np.uint32, 23, -126), "f64": (np.float64, np.uint64, 52, -1022)}
 
 
-def targets() -> list[Target]:
+def targets() -> list[CTarget]:
     if platform.machine() != "x86_64":
         return [host_target()]
-    return [host_target(), Target(vector_bytes=32, isa="x86-64-v3"), Target(vector_bytes=16, fma=False, isa="x86-64")]
+    return [host_target(), CTarget(vector_bytes=32, isa="x86-64-v3"), CTarget(vector_bytes=16, fma=False, isa="x86-64")]
 
 
 @pytest.fixture(scope="module")

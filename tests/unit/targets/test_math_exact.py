@@ -10,9 +10,9 @@ import pytest
 
 from bringup.ir import arithmetic, dtypes
 from bringup.ir.fused_multiply_add import fma
-from bringup.targets.math_library import functions, typedefs
-from bringup.targets.math_template import SCALARS
-from bringup.targets.target import Target
+from bringup.targets.c.math_library import functions, typedefs
+from bringup.targets.c.math_template import SCALARS
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import host_target
 from tests.unit.targets.math_loops import NUMPY, Entry, Loops, same_bits
 
@@ -41,7 +41,7 @@ ENTRIES += [(f"from_{source}", target, (source,), target) for source, target in 
 def loops(tmp_path_factory: pytest.TempPathFactory) -> list[Loops]:
     targets = [host_target()]
     if platform.machine() == "x86_64":
-        targets += [Target(vector_bytes=32, isa="x86-64-v3"), Target(vector_bytes=16, fma=False, isa="x86-64")]
+        targets += [CTarget(vector_bytes=32, isa="x86-64-v3"), CTarget(vector_bytes=16, fma=False, isa="x86-64")]
     folder = tmp_path_factory.mktemp("math")
     return [Loops(ENTRIES, target, max(target.vector_bytes, 16) // 4, folder) for target in targets]
 
@@ -139,7 +139,7 @@ def test_casts(source: str, target: str, loops: list[Loops]) -> None:
 
 
 def test_only_what_is_needed() -> None:
-    target = Target(vector_bytes=64)
+    target = CTarget(vector_bytes=64)
     text = functions({("exp", "f32", 16)}, target)
     assert text == functions({("exp", "f32", 16)}, target)
     assert "bu_log" not in text
@@ -149,4 +149,4 @@ def test_only_what_is_needed() -> None:
 
 def test_an_unknown_function_is_named() -> None:
     with pytest.raises(KeyError, match="no gamma for f32"):
-        functions({("gamma", "f32", 16)}, Target())
+        functions({("gamma", "f32", 16)}, CTarget())

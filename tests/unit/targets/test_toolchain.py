@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from bringup.targets import host_cpu, toolchain
-from bringup.targets.target import Target
+from bringup.targets import toolchain
+from bringup.targets.c import host_cpu
+from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import CompileError, CompilerMissing, compile_c, find_compiler, host_target, identity
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = "int answer(void) { return 42; }\n"
-PORTABLE = Target(vector_bytes=0, fma=False, isa="")
+PORTABLE = CTarget(vector_bytes=0, fma=False, isa="")
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +92,10 @@ def test_a_compiler_that_does_not_work(monkeypatch, tmp_path):
 
 
 def test_identity_holds_version_flags_and_instruction_set(monkeypatch, tmp_path):
-    first = identity(Target(isa="x86-64-v3"))
+    first = identity(CTarget(isa="x86-64-v3"))
     assert "-ffp-contract=off" in first
     assert "-march=x86-64-v3" in first
-    assert first != identity(Target(isa="x86-64"))
+    assert first != identity(CTarget(isa="x86-64"))
     script = 'if [ "$1" = --version ]; then echo "my cc 1.2"; else exec cc "$@"; fi'
     monkeypatch.setenv("BRINGUP_CC", str(program(tmp_path, "mycc", script)))
     assert "my cc 1.2" in identity(PORTABLE)
@@ -116,14 +117,14 @@ V3 = " ".join(sorted(host_cpu.level_flags("x86-64-v3")))
 @pytest.mark.parametrize(
     ("machine", "flags", "target"),
     [
-        ("x86_64", V4, Target(vector_bytes=64, fma=True, isa="x86-64-v4")),
-        ("x86_64", V4.replace("avx512vl", ""), Target(vector_bytes=32, fma=True, isa="x86-64-v3")),
-        ("x86_64", V3, Target(vector_bytes=32, fma=True, isa="x86-64-v3")),
-        ("x86_64", V3.replace("fma", ""), Target(vector_bytes=16, fma=False, isa="x86-64-v2")),
-        ("x86_64", "", Target(vector_bytes=16, fma=False, isa="x86-64")),
-        ("aarch64", "fp asimd", Target(vector_bytes=16, fma=True, isa="armv8-a")),
-        ("riscv64", "", Target(vector_bytes=0, fma=True, isa="rv64gc")),
-        ("mips", "", Target(vector_bytes=0, fma=False, isa="")),
+        ("x86_64", V4, CTarget(vector_bytes=64, fma=True, isa="x86-64-v4")),
+        ("x86_64", V4.replace("avx512vl", ""), CTarget(vector_bytes=32, fma=True, isa="x86-64-v3")),
+        ("x86_64", V3, CTarget(vector_bytes=32, fma=True, isa="x86-64-v3")),
+        ("x86_64", V3.replace("fma", ""), CTarget(vector_bytes=16, fma=False, isa="x86-64-v2")),
+        ("x86_64", "", CTarget(vector_bytes=16, fma=False, isa="x86-64")),
+        ("aarch64", "fp asimd", CTarget(vector_bytes=16, fma=True, isa="armv8-a")),
+        ("riscv64", "", CTarget(vector_bytes=0, fma=True, isa="rv64gc")),
+        ("mips", "", CTarget(vector_bytes=0, fma=False, isa="")),
     ],
 )
 def test_a_cpu_becomes_a_target(machine, flags, target):
@@ -144,9 +145,9 @@ def test_the_compiler_agrees_with_the_probe():
 @pytest.mark.skipif(host_cpu.platform.machine() != "x86_64", reason="x86 only")
 def test_march_is_chosen_by_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("BRINGUP_MARCH", "x86-64")
-    assert host_target() == Target(vector_bytes=16, fma=False, isa="x86-64")
+    assert host_target() == CTarget(vector_bytes=16, fma=False, isa="x86-64")
     monkeypatch.setenv("BRINGUP_MARCH", "nocona")  # not a level: the compiler says what it has
-    assert host_target() == Target(vector_bytes=16, fma=False, isa="nocona")
+    assert host_target() == CTarget(vector_bytes=16, fma=False, isa="nocona")
     assert call(compile_c(GOOD, host_target()), tmp_path) == 42
     monkeypatch.setenv("BRINGUP_MARCH", "z80")
     with pytest.raises(ValueError, match=r"BRINGUP_MARCH=z80: .*cc.* does not know it"):
@@ -163,7 +164,7 @@ def test_an_instruction_set_the_cpu_lacks_is_refused(monkeypatch):
 
 
 def test_zig_spells_levels_its_own_way():
-    flags = toolchain._all_flags(("python", "-m", "ziglang", "cc"), Target(isa="x86-64-v3"))
+    flags = toolchain._all_flags(("python", "-m", "ziglang", "cc"), CTarget(isa="x86-64-v3"))
     assert "-march=x86_64_v3" in flags
     assert not [flag for flag in flags if flag.startswith("-Wl")]
 

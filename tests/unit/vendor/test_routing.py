@@ -9,9 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bringup.compile.kernels import ForeignKernel  # noqa: E402
 from bringup.driver import Driver  # noqa: E402
-from bringup.lowering import families  # noqa: E402
-from bringup.lowering.call import Call, ForeignKernel, NoKernel  # noqa: E402
+from bringup.lowering import ops  # noqa: E402
+from bringup.lowering.call import Call, NoKernel  # noqa: E402
 from bringup.lowering.registry import LOWERINGS  # noqa: E402
 from bringup.lowering.resolve import lower  # noqa: E402
 from bringup.lowering.symbolic import hint_of  # noqa: E402
@@ -57,7 +58,7 @@ class Other(Driver):
 
 @pytest.fixture(scope="module")
 def lowerings(tmp_path_factory) -> dict[str, Any]:
-    families.load()
+    ops.load()
     path = tmp_path_factory.mktemp("table") / "ops.toml"
     path.write_text(TABLE)
     return with_tables(LOWERINGS, {"chip": bind(read_table(path))}, lambda index: [Chip(), Other()][index])

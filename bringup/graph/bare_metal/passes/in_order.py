@@ -11,10 +11,10 @@ import math
 from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import StaticProgram, Step
+from bringup.ir.contraction_form import recognise
 from bringup.ir.expr import Name
 from bringup.ir.index import Int
 from bringup.ir.kernel import Block, Contract, Kernel, Let, Loop, Reduce, Scan, Stmt
-from bringup.targets.c_contract_form import recognise
 from bringup.targets.riscv.contraction import SUMS, contraction_of
 
 #: Partial results that scalar code keeps in registers.

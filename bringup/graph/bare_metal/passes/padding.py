@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, replace
 
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
+from bringup.ir.contraction_form import recognise
 from bringup.ir.expr import Binary, Cast, Const, Expr, Load, const
 from bringup.ir.guards import guard_facts
 from bringup.ir.index import Index, Int
 from bringup.ir.index_proof import Facts
 from bringup.ir.kernel import Axis, Buffer, Contract, Kernel, Store, dense
-from bringup.targets.c_contract_form import recognise
 from bringup.targets.riscv.contraction import SUMS
 
 

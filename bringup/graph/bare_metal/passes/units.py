@@ -13,7 +13,7 @@ from bringup.graph.bare_metal.static_program import StaticProgram
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel
 from bringup.ir.walk import Substitution
-from bringup.targets.c_plan import accesses
+from bringup.targets.c.plan import accesses
 
 
 def without_units(program: StaticProgram) -> StaticProgram:

@@ -44,7 +44,7 @@ def _shorter(stmt: Stmt, used: set[str]) -> Stmt:
 
 
 def _first_best(stmt: Reduce) -> bool:
-    """True for the fold that lowering/pooling.py writes: the first largest value and its position."""
+    """True for the fold that lowering/ops/pooling.py writes: the first largest value and its position."""
     (a, at), (b, bt) = stmt.combine.left, stmt.combine.right
     dtype = stmt.inits[0].dtype
     old, new = Name(a, dtype), Name(b, dtype)

@@ -1,0 +1,1 @@
+"""From a kernel to something a device can launch: rendered, compiled, cached, loaded."""

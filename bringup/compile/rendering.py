@@ -1,0 +1,93 @@
+"""Kernels to source: verified, simplified, rendered for the driver's target; how the disk cache keeps a made one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+
+from bringup.compile.failure import NoKernel
+from bringup.compile.index_code import function_code
+from bringup.driver import Driver
+from bringup.ir.cost import Cost, cost
+from bringup.ir.kernel import Kernel
+from bringup.ir.simplify import simplify
+from bringup.ir.verify import verify
+from bringup.targets.registry import parse_target
+from bringup.targets.source import Source
+from bringup.targets.target import CannotRender, Target
+
+#: The function that ``Rendered.measure_code`` defines.
+MEASURE = "measure"
+
+
+@cache
+def target_of(driver: Driver) -> Target:
+    """What the driver's kernels are rendered for."""
+    return parse_target(driver.target())
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A kernel as it will run, its source and its cost, and the seconds each step took."""
+
+    kernel: Kernel
+    source: Source
+    cost: Cost
+    seconds: dict[str, float]
+
+    def measure_code(self) -> str:
+        """``Measure`` as Python source."""
+        formulas = (self.source.units, self.cost.flops, self.cost.read + self.cost.written)
+        return function_code(MEASURE, [size.name for size in self.kernel.sizes], formulas)
+
+
+def rendered(kernel: Kernel, target: Target) -> Rendered:
+    """Takes a kernel to its source; one that breaks a rule is a VerifyError."""
+    start = perf_counter()
+    verify(kernel)
+    verified = perf_counter()
+    simple = simplify(kernel)
+    simplified = perf_counter()
+    source = _source(simple, target)
+    written = perf_counter()
+    numbers = cost(simple)
+    seconds = {
+        "verify": verified - start,
+        "simplify": simplified - verified,
+        "render": written - simplified,
+        "cost": perf_counter() - written,
+    }
+    return Rendered(simple, source, numbers, seconds)
+
+
+def _source(kernel: Kernel, target: Target) -> Source:
+    """Returns the target's source; one that cannot be or that makes no sense names the target and the kernel."""
+    try:
+        source = target.render(kernel)
+    except CannotRender as error:
+        raise NoKernel(f"{target.describe()}: no code for {kernel.name}: {error}") from error
+    except Exception as error:
+        raise RuntimeError(f"the target {target.describe()!r} failed to render {kernel.name}: {error}") from error
+    good = isinstance(source, Source) and isinstance(source.text, str) and source.entry and source.entry in source.text
+    if not good:
+        what = "no Source" if not isinstance(source, Source) else f"a source without its entry {source.entry!r}"
+        raise RuntimeError(f"the target {target.describe()!r} rendered {kernel.name} to {what}")
+    return source
+
+
+def packed(entry: str, measure_code: str, binary: bytes) -> bytes:
+    """A made kernel as the disk cache keeps it.
+
+    >>> unpacked(packed("f", "def measure(): ...", b"ELF"))
+    ('f', 'def measure(): ...', b'ELF')
+    """
+    return json.dumps([entry, measure_code]).encode() + b"\n" + binary
+
+
+def unpacked(data: bytes) -> tuple[str, str, bytes]:
+    """The other way round."""
+    head, _, binary = data.partition(b"\n")
+    entry, measure_code = json.loads(head)
+    return entry, measure_code, binary

@@ -1,0 +1,48 @@
+// The current device and stream of each thread, and runtime errors in torch's exception classes.
+#include "pytorch/context.h"
+
+#include <array>
+
+namespace bringup {
+
+namespace {
+thread_local c10::DeviceIndex t_device = 0;
+thread_local std::array<int8_t, 128> t_streams{};
+} // namespace
+
+void (*raise_hook)(const Error& error) = nullptr;
+
+void raise(const Error& error) {
+  if (raise_hook) raise_hook(error);
+  switch (error.status) {
+    case BRINGUP_OUT_OF_MEMORY:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    case BRINGUP_INVALID:
+      TORCH_CHECK_VALUE(false, error.what());
+    case BRINGUP_UNSUPPORTED:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, error.what());
+    case BRINGUP_INDEX_ERROR:
+      TORCH_CHECK_INDEX(false, error.what());
+    default:
+      TORCH_CHECK(false, error.what());
+  }
+  __builtin_unreachable();
+}
+
+c10::DeviceIndex current_device() noexcept { return t_device; }
+void set_current_device(c10::DeviceIndex index) noexcept { t_device = index; }
+
+c10::DeviceIndex resolve(c10::Device device) {
+  TORCH_CHECK(device.type() == kDeviceType, "expected a ", Registry::get().type_name, " device, got ", device);
+  const c10::DeviceIndex index = device.has_index() ? device.index() : t_device;
+  device_at(index); // the error names the devices that exist
+  return index;
+}
+
+int32_t current_stream(c10::DeviceIndex index) noexcept { return t_streams[static_cast<uint8_t>(index) & 127]; }
+
+int32_t exchange_stream(c10::DeviceIndex index, int32_t stream) noexcept {
+  return std::exchange(t_streams[static_cast<uint8_t>(index) & 127], static_cast<int8_t>(stream));
+}
+
+} // namespace bringup

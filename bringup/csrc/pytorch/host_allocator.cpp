@@ -1,0 +1,118 @@
+// Pinned host memory: torch's caching host allocator over the driver's own, or aligned pages.
+#include "pytorch/host_allocator.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "pytorch/context.h"
+
+namespace bringup {
+namespace {
+
+// Ranges of live pinned blocks, so that is_pinned() answers for pointers into their middle. A block comes and goes
+// rarely, because torch's host allocator caches, so a mutex is enough.
+struct PinnedRanges {
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> ranges;
+};
+PinnedRanges& pinned_ranges() {
+  static auto* ranges = new PinnedRanges();
+  return *ranges;
+}
+
+// The event torch's allocator keeps per block and stream.
+struct HostEvent {
+  Device* device;
+  Event event;
+};
+
+struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostEvent> {
+  void allocate_host_memory(size_t size, void** pointer) override {
+    Driver* driver = pinning_driver();
+    translated([&] {
+      if (driver)
+        driver->call("host_alloc", 0, [&] { return driver->api.host_alloc(driver->api.self, size, pointer); });
+      else
+        *pointer = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+      if (*pointer == nullptr)
+        throw Error(BRINGUP_OUT_OF_MEMORY, "no memory for " + std::to_string(size) + " bytes of pinned host memory");
+    });
+    std::lock_guard<std::mutex> lock(pinned_ranges().mutex);
+    pinned_ranges().ranges[reinterpret_cast<uintptr_t>(*pointer)] = size;
+  }
+  void free_block(at::HostBlock<c10::Stream>* block) override {
+    {
+      std::lock_guard<std::mutex> lock(pinned_ranges().mutex);
+      pinned_ranges().ranges.erase(reinterpret_cast<uintptr_t>(block->ptr_));
+    }
+    if (Driver* driver = pinning_driver())
+      driver->call_quietly([&] { driver->api.host_free(driver->api.self, block->ptr_); });
+    else
+      std::free(block->ptr_);
+  }
+  void record_stream(std::optional<std::vector<HostEvent>>& events, c10::Stream stream) override {
+    // Called from destructors: it must not throw. On a closed device nothing runs any more. If the event cannot be
+    // recorded the block is never reused: queued work may still write to it.
+    Device& device = Registry::get().device(stream.device_index());
+    Event event;
+    try {
+      if (device.usable()) event = device.record(static_cast<int32_t>(stream.id()));
+    } catch (const Error& error) {
+      TORCH_WARN("pinned memory is lost, because the work that uses it cannot be followed: ", error.what());
+      return; // torch counts one event more than it has, and so keeps the block for ever
+    }
+    events->push_back({&device, event});
+  }
+  bool query_event(HostEvent& event) override {
+    return translated([&] {
+      if (event.device->usable() && !event.device->query(event.event)) return false;
+      event.device->destroy(event.event);
+      return true;
+    });
+  }
+  // Pinned memory of the first driver that has a way of its own; one process has one pinned allocator.
+  static Driver* pinning_driver() {
+    for (int32_t index = 0; index < Registry::get().device_count(); ++index) {
+      Driver& driver = Registry::get().device(index).driver;
+      if (driver.api.host_alloc && driver.api.host_free) return &driver;
+    }
+    return nullptr;
+  }
+};
+
+void delete_host_block(void* context);
+
+struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, delete_host_block> {
+  void copy_data(void* dest, const void* source, std::size_t count) const override { std::memcpy(dest, source, count); }
+};
+
+HostAllocator& host_allocator() {
+  static auto* allocator = new HostAllocator();
+  return *allocator;
+}
+
+void delete_host_block(void* context) { host_allocator().free(context); }
+
+} // namespace
+
+c10::Allocator* pinned_allocator() { return &host_allocator(); }
+
+bool is_pinned(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  std::lock_guard<std::mutex> lock(pinned_ranges().mutex);
+  auto next = pinned_ranges().ranges.upper_bound(address);
+  if (next == pinned_ranges().ranges.begin()) return false;
+  --next;
+  return address < next->first + next->second;
+}
+
+bool record_pinned(const c10::DataPtr& data, const c10::Stream& stream) {
+  return host_allocator().record_event(data.get(), data.get_context(), stream);
+}
+
+void register_host_allocator() { at::setHostAllocator(kDeviceType, &host_allocator()); }
+
+} // namespace bringup

@@ -1,0 +1,1 @@
+"""``torch.compile``: the backend, what Dynamo is told of the device, and compiled graphs."""

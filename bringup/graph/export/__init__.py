@@ -1,0 +1,1 @@
+"""``bringup.export`` and ``bringup.load``: a model in a file that holds no code."""

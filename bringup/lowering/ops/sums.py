@@ -1,0 +1,117 @@
+"""Sums, means and products along any dimensions; how many elements are not zero; the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bringup.ir.dtypes import boolean, int64
+from bringup.ir.expr import Cast, Expr, IndexValue, Where, const, unary
+from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, Tensor
+from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.reduction import normalized_dims
+from bringup.lowering.registry import lowering
+from bringup.lowering.scalar_types import opmath
+from bringup.lowering.symbolic import product
+
+
+def folding(
+    call: Call, x: Tensor, dims: Any, keepdim: bool, value: Callable[[Expr], Expr], op: str = "add", mean: bool = False
+) -> None:
+    """Combines ``value(element)`` over some dimensions with one op; the mean divides by how many there are."""
+    over = normalized_dims(dims, x.ndim)
+    count = product(x.shape[d] for d in over)
+
+    def part(piece: Piece) -> tuple[Expr, ...]:
+        return (piece.reduce(lambda *j: value(piece(*j)), op),)
+
+    def divided(k: KernelBuilder, states: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        (total,) = states
+        return (total / Cast(IndexValue(k.size(count)), total.dtype),)
+
+    fold(call, [x], over, keepdim, Fold(part, op, finish=divided) if mean else Fold(part, op))
+
+
+def _sum(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str = "add", mean: bool = False) -> None:
+    # Integers add up in the type of the result, halves in float32.
+    wide = opmath(call.outs[0].dtype)
+    folding(call, x, dims, keepdim, lambda value: convert(value, wide), op, mean)
+
+
+@lowering("aten::sum.dim_IntList")
+def sum_dims(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
+    """Sum over some dimensions."""
+    _sum(call, self, dim, keepdim)
+
+
+@lowering("aten::sum")
+def sum_all(call: Call, self: Tensor, dtype: int | None) -> None:
+    """Sum of everything."""
+    _sum(call, self, None, False)
+
+
+@lowering("aten::mean.dim")
+def mean_dims(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
+    """Mean over some dimensions."""
+    _sum(call, self, dim, keepdim, mean=True)
+
+
+@lowering("aten::mean")
+def mean_all(call: Call, self: Tensor, dtype: int | None) -> None:
+    """Mean of everything."""
+    _sum(call, self, None, False, mean=True)
+
+
+@lowering("aten::prod.dim_int")
+def prod_dim(call: Call, self: Tensor, dim: int, keepdim: bool, dtype: int | None) -> None:
+    """Product along a dimension."""
+    _sum(call, self, dim, keepdim, "mul")
+
+
+@lowering("aten::prod")
+def prod_all(call: Call, self: Tensor, dtype: int | None) -> None:
+    """Product of everything."""
+    _sum(call, self, None, False, "mul")
+
+
+@lowering("aten::nansum")
+def nansum(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
+    """Sum of what is not NaN."""
+    wide = opmath(call.outs[0].dtype)
+
+    def value(x: Expr) -> Expr:
+        given = convert(x, wide)
+        return Where(unary("isnan", given), const(0, wide), given) if wide.is_float else given
+
+    folding(call, self, dim, keepdim, value)
+
+
+def _count(call: Call, x: Tensor, dims: Any) -> None:
+    folding(call, x, dims, False, lambda value: convert(truth(value), int64))
+
+
+def truth(value: Expr) -> Expr:
+    """True where a value is not 0; NaN is true."""
+    return convert(value, boolean)
+
+
+@lowering("aten::count_nonzero.dim_IntList")
+def count_nonzero_dims(call: Call, self: Tensor, dim: Sequence[int]) -> None:
+    """How many elements are not 0, over some dimensions."""
+    _count(call, self, dim)
+
+
+@lowering("aten::count_nonzero")
+def count_nonzero(call: Call, self: Tensor, dim: int | None) -> None:
+    """How many elements are not 0."""
+    _count(call, self, dim)
+
+
+@lowering("aten::trace")
+def trace(call: Call, self: Tensor) -> None:
+    """Sum of the diagonal."""
+    rows, columns = self.shape
+    length = rows if rows <= columns else columns
+    diagonal = self.view([length], [self.strides[0] + self.strides[1]])
+    _sum(call, diagonal, None, False)

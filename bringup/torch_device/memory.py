@@ -1,0 +1,173 @@
+"""torch.<name>.memory: what the caching allocator holds, per device, with torch.cuda's names."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from bringup import _C
+from bringup.torch_device.device_index import Device, device_index
+from bringup.torch_device.memory_history import _dump_snapshot as _dump_snapshot
+from bringup.torch_device.memory_history import _record_memory_history as _record_memory_history
+from bringup.torch_device.memory_history import _snapshot as _snapshot
+
+
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
+    """The allocator's statistics as it reports them: nested dictionaries."""
+    if device is None and _C.device_count() == 0:
+        return {}
+    return torch._C._accelerator_getDeviceStats(device_index(device))
+
+
+def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
+    """The allocator's statistics, flat and sorted.
+
+    >>> torch.sim.memory_stats()["allocated_bytes.all.current"]  # doctest: +SKIP
+    0
+    """
+    flat: dict[str, Any] = {}
+
+    def flatten(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flatten(f"{prefix}.{key}" if prefix else key, inner)
+        else:
+            flat[prefix] = value
+
+    flatten("", memory_stats_as_nested_dict(device))
+    return OrderedDict(sorted(flat.items()))
+
+
+def _statistic(name: str, device: Device) -> int:
+    return int(memory_stats(device).get(name, 0))
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Bytes that tensors occupy now."""
+    return _statistic("allocated_bytes.all.current", device)
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    """The most bytes tensors occupied since the start or the last reset_peak_memory_stats."""
+    return _statistic("allocated_bytes.all.peak", device)
+
+
+def memory_reserved(device: Device = None) -> int:
+    """Bytes the allocator holds now, tensors and cache."""
+    return _statistic("reserved_bytes.all.current", device)
+
+
+def max_memory_reserved(device: Device = None) -> int:
+    """The most bytes the allocator held since the start or the last reset_peak_memory_stats."""
+    return _statistic("reserved_bytes.all.peak", device)
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """Lets every peak start again at the current value."""
+    torch._C._accelerator_resetPeakStats(device_index(device))
+
+
+def reset_max_memory_allocated(device: Device = None) -> None:
+    """An older name of reset_peak_memory_stats."""
+    reset_peak_memory_stats(device)
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """Sets the historical totals (``.allocated`` and ``.freed``) to zero."""
+    torch._C._accelerator_resetAccumulatedStats(device_index(device))
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """A table to print: what is allocated, reserved and cached, and how often memory ran out.
+
+    ``abbreviated`` is torch.cuda's argument; the table is short either way.
+    """
+    return _C.memory_summary(device_index(device))
+
+
+def memory_snapshot(device: Device = None) -> list[dict[str, Any]]:
+    """The allocator's segments and blocks; of all opened devices if none is given."""
+    indices = [i for i in range(_C.device_count()) if _C.is_open(i)] if device is None else [device_index(device)]
+    return [_segment(index, *segment) for index in indices for segment in _C.memory_segments(index)]
+
+
+def _segment(
+    device: int, address: int, size: int, stream: int, large: bool, blocks: list[tuple[int, int, int, bool, bool]]
+) -> dict[str, Any]:
+    """One segment with torch.cuda's names."""
+    return {
+        "device": device,
+        "address": address,
+        "total_size": size,
+        "stream": stream,
+        "segment_type": "large" if large else "small",
+        "allocated_size": sum(nbytes for _, nbytes, _, allocated, _ in blocks if allocated),
+        "active_size": sum(nbytes for _, nbytes, _, _, active in blocks if active),
+        "blocks": [
+            {
+                "address": start,
+                "size": nbytes,
+                "requested_size": requested,
+                "state": "active_allocated" if allocated else "active_pending_free" if active else "inactive",
+            }
+            for start, nbytes, requested, allocated, active in blocks
+        ],
+    }
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """(free, total) bytes of the device.
+
+    >>> free, total = torch.sim.mem_get_info()  # doctest: +SKIP
+    """
+    index = device_index(device)
+    if hasattr(torch._C, "_accelerator_getMemoryInfo"):
+        free, total = torch._C._accelerator_getMemoryInfo(index)
+        return free, total
+    total = _C.device_spec(index)["memory_bytes"]
+    return total - memory_reserved(index), total
+
+
+def empty_cache() -> None:
+    """Gives cached memory that no tensor uses back to the devices."""
+    if _C.device_count() > 0:
+        torch._C._accelerator_emptyCache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Limits what this process may allocate to a fraction of the device's memory.
+
+    >>> torch.sim.set_per_process_memory_fraction(0.5)  # doctest: +SKIP
+    """
+    if not isinstance(fraction, (int, float)) or isinstance(fraction, bool):
+        raise TypeError(f"a memory fraction is a float, not {type(fraction).__name__}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"a memory fraction is between 0 and 1, not {fraction}")
+    _C.set_memory_fraction(device_index(device), float(fraction))
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """The limit set by set_per_process_memory_fraction; 1.0 without one."""
+    return _C.get_memory_fraction(device_index(device))
+
+
+class MemPool:
+    """torch.cuda's pool of a user's own allocator: not there, and the error says what is.
+
+    >>> torch.sim.MemPool()  # doctest: +SKIP
+    Traceback (most recent call last):
+    NotImplementedError: …
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"{torch._C._get_privateuse1_backend_name()} devices have no MemPool: every stream has a pool of its own, "
+            "a graph takes one from graph_pool_handle(), and set_per_process_memory_fraction() limits them all"
+        )
+
+
+def use_mem_pool(pool: Any, device: Device = None) -> Any:
+    """torch.cuda's way to allocate from a MemPool; raises the error of MemPool."""
+    return MemPool(pool, device)
