@@ -296,10 +296,11 @@ def _compiler() -> str:
 def _autoload_state() -> str:
     from importlib.metadata import entry_points
 
+    from bringup.torch_device.activation import ENTRY_POINT
+
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
         return "off: TORCH_DEVICE_BACKEND_AUTOLOAD is not 1; call bringup.activate"
-    ours = "bringup.torch_device.activation:"
-    if not any(entry.value.startswith(ours) for entry in entry_points(group="torch.backends")):
+    if not any(entry.value.startswith(ENTRY_POINT) for entry in entry_points(group="torch.backends")):
         return "off: bringup is not installed in this Python (pip install --no-build-isolation -e .)"
     return "on: `import torch` activates bringup"
 

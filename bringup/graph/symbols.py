@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -125,6 +126,6 @@ def _finite(bound: Any, otherwise: int | None) -> int | None:
 
 def _unknown(symbol: object) -> str:
     """Says why a number of a traced graph cannot be had; PyTorch names those that it read from tensors u0, u1 …"""
-    if str(symbol).startswith("u"):
+    if re.fullmatch(r"u\d+", str(symbol)):
         return f"{symbol} is read from the values of a tensor (.item(), or a 0-dim tensor in the place of a number)"
     return f"{symbol} is not the size of any argument"

@@ -11,7 +11,7 @@ from typing import Any
 
 from bringup.ir.dtypes import boolean
 from bringup.lowering.call import NoKernel
-from bringup.lowering.scalar_types import BY_CODE, CODE_OF, number_type, result_type
+from bringup.lowering.scalar_types import BY_CODE, C10_NAMES, CODE_OF, number_type, result_type
 
 Sizes = tuple[int, ...]
 
@@ -104,10 +104,6 @@ def promoted_output(*arguments: Any) -> list[Any]:
     return [("new", CODE_OF[result_type(*kinds)], sizes, strides)]
 
 
-_NAMES = "Byte Char Short Int Long Half Float Double".split()  # by number; then come complex types
-_NAMES_BEHIND = {11: "Bool", 15: "BFloat16", 27: "UInt16", 28: "UInt32", 29: "UInt64"}
-
-
 def check_in_place(self: Any, result: Any) -> None:
     """Raises PyTorch's error if a result does not fit into the tensor that an in-place form writes it to.
 
@@ -119,5 +115,5 @@ def check_in_place(self: Any, result: Any) -> None:
     if given is None or held is None:
         return
     if (given.is_float and not held.is_float) or (held is boolean and given is not boolean):
-        names = [_NAMES_BEHIND.get(code) or _NAMES[code] for code in (result[1], self[2])]
+        names = [C10_NAMES[code] for code in (result[1], self[2])]
         raise RuntimeError(f"result type {names[0]} can't be cast to the desired output type {names[1]}")

@@ -48,6 +48,9 @@ OTHERS: dict[int, str] = {
     25: "float8_e5m2fnuz",
     26: "float8_e4m3fnuz",
 }
+_C10 = "Byte Char Short Int Long Half Float Double Bool BFloat16 UInt16 UInt32 UInt64"
+#: What PyTorch's error messages call the types (c10::toString).
+C10_NAMES: dict[int, str] = dict(zip(BY_CODE, _C10.split()))
 CODE_OF = {dtype: code for code, dtype in BY_CODE.items()}
 _BY_NAME = {dtype.name: dtype for dtype in CODE_OF}
 

@@ -6,9 +6,11 @@ A package offers one by an entry point in the group ``bringup.targets``: its nam
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import isabstract
 from typing import Any
 
 from bringup.targets.target import Target
@@ -20,7 +22,7 @@ _registered: dict[str, type[Target]] = {}
 
 def register_target(target: type[Target]) -> type[Target]:
     """Makes a language known to this process; usable as a decorator. The same class again is fine, another is not."""
-    language = _checked(target, getattr(target, "language", ""), "register_target")
+    language = _checked(target, None, "register_target")
     if language in _BUILT_IN or _registered.setdefault(language, target) is not target:
         raise ValueError(f"the target language {language!r} is taken by {_taken_by(language)}")
     return target
@@ -86,14 +88,17 @@ def parse_target(text: str) -> Target:
         raise ValueError(f"target {text!r}: {error}") from error
 
 
-def _checked(target: Any, language: str, origin: str) -> str:
+def _checked(target: Any, language: str | None, origin: str) -> str:
+    """Returns the language of a class that can be a target; ``language`` is the one it has to be, None for any."""
     if not (isinstance(target, type) and issubclass(target, Target)):
         raise ValueError(f"{origin}: a target is a class derived from bringup.targets.target.Target, not {target!r}")
-    if not language or target.language != language:
-        raise ValueError(
-            f"{origin}: {target.__name__}.language is {getattr(target, 'language', '')!r}, not {language!r}"
-        )
-    return language
+    own = getattr(target, "language", None)
+    if not isinstance(own, str) or not re.fullmatch(r"[\w.+-]+", own) or language not in (None, own):
+        wanted = "a word" if language is None else repr(language)
+        raise ValueError(f"{origin}: {target.__name__}.language is {own!r}, not {wanted}")
+    if isabstract(target):
+        raise ValueError(f"{origin}: {target.__name__} lacks {', '.join(sorted(target.__abstractmethods__))}")
+    return own
 
 
 def _taken_by(language: str) -> str:

@@ -10,11 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from bringup.ir.contraction_form import is_packed
-from bringup.ir.kernel import Kernel
-from bringup.targets.source import Source
+if TYPE_CHECKING:  # `import torch` reads the drivers' descriptions: what renders is imported with the first kernel
+    from bringup.ir.kernel import Kernel
+    from bringup.targets.source import Source
+
+
+def _is_packed(kernel: Kernel) -> bool:
+    from bringup.ir.contraction_form import is_packed
+
+    return is_packed(kernel)
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class FusionLimits:
     """Scratch of one work unit."""
     lanes: int = 16
     """float32 elements that run side by side; rows that leave most of them empty are not cut shorter."""
-    packs: Callable[[Kernel], bool] = is_packed
+    packs: Callable[[Kernel], bool] = _is_packed
     """True for a contraction that the target has fast code for: fusion does not take that form away."""
 
 

@@ -1,7 +1,7 @@
 """Activation: which drivers this process uses, and how they become PyTorch's one out-of-tree device type.
 
 The choice is made once: ``bringup.activate("name")`` before torch is imported, or ``BRINGUP_DRIVERS=name[,name]``, or
-the one installed driver that has a device, or ``sim``. ``import torch`` then calls ``_autoload``, which registers
+the one installed driver that has a device, or ``sim``. ``import torch`` then calls ``autoload``, which registers
 everything with PyTorch and opens no device. Nothing in this file imports torch before it has to.
 """
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     DriverLike = str | Driver | type[Driver]
 
 _ENVIRONMENT = "BRINGUP_DRIVERS"
+#: How our entry point in the group ``torch.backends`` begins.
+ENTRY_POINT = "bringup.runtime:"
 #: A driver may be named by its file.
 _FILES = (".py", ".so", ".dylib")
 
@@ -173,11 +175,11 @@ def _torch_will_call_us() -> bool:
         return False
     from importlib.metadata import entry_points
 
-    return any(entry.value.startswith(f"{__name__}:") for entry in entry_points(group="torch.backends"))
+    return any(entry.value.startswith(ENTRY_POINT) for entry in entry_points(group="torch.backends"))
 
 
 # ---- activation ----
-def _autoload() -> None:
+def autoload() -> None:
     """What ``import torch`` calls (entry point group ``torch.backends``). Never raises: it would break torch itself."""
     from bringup.driver.choice import SeveralDrivers
 
@@ -210,7 +212,7 @@ def _let_dependents_choose() -> None:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="torch.backends"):
-        if entry.dist is None or entry.value.startswith("bringup.torch_device.activation:"):
+        if entry.dist is None or entry.value.startswith(ENTRY_POINT):
             continue
         needs = entry.dist.requires or []
         if _state.active or not any(re.match(r"bringup\b", need) for need in needs):

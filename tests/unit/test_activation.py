@@ -206,7 +206,7 @@ torch.backends.cuda.is_built = lambda: True
 torch.cuda.device_count = lambda: 1
 from bringup.driver import in_use
 from bringup.torch_device import activation
-activation._autoload()
+activation.autoload()
 assert not core.attached and in_use.activation_error() is None
 import bringup
 assert bringup.activate({driver_file()!r}) == torch.device("chip:0")
@@ -223,7 +223,7 @@ torch.backends.cuda.is_built = lambda: True
 torch.cuda.device_count = lambda: 1
 from bringup.driver import in_use
 from bringup.torch_device import activation
-activation._autoload()
+activation.autoload()
 assert torch.chip.is_available()
 """,
         driver_file(),
@@ -238,7 +238,7 @@ import torch, bringup, pytest
 torch.utils.rename_privateuse1_backend("npu")
 from bringup.driver import in_use
 from bringup.torch_device import activation
-activation._autoload()
+activation.autoload()
 assert in_use.activation_error() is None
 with pytest.raises(RuntimeError, match="'npu' has taken it"):
     bringup.activate({driver_file()!r})
@@ -451,4 +451,15 @@ heavy = {"rich", "typer", "torch._dynamo", "torch._inductor", "pytest"} & set(sy
 assert not heavy, heavy
 """,
         driver_file(),
+    )
+
+
+def test_import_torch_does_not_import_what_makes_kernels(run) -> None:
+    """0.06 s is what it may add: the emitter and the lowerings wait for the first device."""
+    run(
+        "import sys, torch\n"
+        "assert 'bringup._C' in sys.modules\n"
+        "heavy = ('bringup.ir', 'bringup.targets.c.render', 'bringup.lowering', 'bringup.graph.fusion', 'sympy')\n"
+        "found = [name for name in sys.modules if name.startswith(heavy)]\n"
+        "assert not found, found\n"
     )

@@ -40,29 +40,14 @@ LAYERS = (
     "bringup.graph.compile",
     "bringup.jit",
     "bringup.torch_device",
+    "bringup.runtime",  # the path that installed metadata names
     "bringup.integrations",
     "bringup.kit",
     "bringup.cli",
     "bringup.__main__",
 )
-#: What knows neither torch nor the core.
-WITHOUT_TORCH = {
-    "bringup",
-    "bringup.environment",
-    "bringup.debug",
-    "bringup.cache_directory",
-    "bringup.ir",
-    "bringup.targets",
-    "bringup.targets.c",
-    "bringup.targets.toolchain",
-    "bringup.targets.riscv",
-    "bringup.driver",
-    "bringup.compile",
-    "bringup.riscv",
-    "bringup.drivers",
-    "bringup.graph.fusion",
-    "bringup.graph.bare_metal",
-}
+#: What knows neither torch nor the core: everything below lowering, and the parts of graph/ that see only the IR.
+WITHOUT_TORCH = {*LAYERS[: LAYERS.index("bringup.lowering")], "bringup.graph.fusion", "bringup.graph.bare_metal"}
 #: Two halves of one idea: the second makes what the first offers.
 CYCLES = [
     {"bringup.lowering.builder", "bringup.lowering.call"},

@@ -21,7 +21,7 @@ def entry_points(group: str) -> dict[str, str]:
 
 
 def test_entry_points() -> None:
-    assert entry_points("torch.backends") == {"bringup": "bringup.torch_device.activation:_autoload"}
+    assert entry_points("torch.backends") == {"bringup": "bringup.runtime:_autoload"}
     assert entry_points("bringup.drivers")["sim"] == "bringup.drivers.sim:Driver"
     assert entry_points("console_scripts") == {"bringup": "bringup.cli:main"}
 

@@ -28,7 +28,7 @@ from bringup.lowering.formulas import (
 )
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import compute_type, lowering, pointwise
-from bringup.lowering.scalar_types import clamp_takes_any_bound, opmath, overflow_error
+from bringup.lowering.scalar_types import C10_NAMES, CODE_OF, clamp_takes_any_bound, opmath, overflow_error
 
 _BOTH = (0, 1)
 
@@ -199,8 +199,8 @@ def _bound(x: Expr, bound: Any, name: str) -> Any:
     assert number is not None
     below, above = number < kind.low, number > kind.high
     if above if name == "min" else below:
-        c_name = {"uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int"}.get(kind.name, kind.name.upper())
-        raise RuntimeError(f"Clamp {name} value {number.value:g} is outside the representable range of {c_name}")
+        type_name = C10_NAMES[CODE_OF[kind]]
+        raise RuntimeError(f"Clamp {name} value {number.value:g} is outside the representable range of {type_name}")
     return None if below or above else bound
 
 

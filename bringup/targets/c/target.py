@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from bringup.ir.kernel import Kernel
 from bringup.targets.c.options import COptions
-from bringup.targets.c.render import render
-from bringup.targets.c.together import together
-from bringup.targets.source import Source
 from bringup.targets.target import Target
+
+if TYPE_CHECKING:
+    from bringup.ir.kernel import Kernel
+    from bringup.targets.source import Source
 
 #: Lengths of vectors that there is code for.
 VECTOR_BYTES = (0, 16, 32, 64)
@@ -48,8 +48,12 @@ class CTarget(COptions, Target):
 
     def render(self, kernel: Kernel) -> Source:
         """Returns a translation unit with one function."""
+        from bringup.targets.c.render import render  # 40 modules that `import torch` can do without
+
         return render(kernel, self)
 
     def together(self, sources: Sequence[Source]) -> tuple[str, list[str]]:
         """Returns one translation unit of all: eight at once take 0.65 of the time of eight runs (gcc 12)."""
+        from bringup.targets.c.together import together
+
         return together(sources)
