@@ -1,8 +1,8 @@
-"""Languages of kernels as plug-ins: how a target is registered, installed, named by a driver, and what it may do wrong."""
+"""Languages of kernels as plug-ins: how a target is registered, installed and named, and what it may do wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar
@@ -34,9 +34,8 @@ class Toy(Target):
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch) -> Iterator[None]:
+def own_registry(monkeypatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
-    yield
 
 
 def installed(monkeypatch, name: str, value: str) -> None:
@@ -53,7 +52,8 @@ def test_a_registered_language_is_found_by_a_description() -> None:
 
 def test_an_installed_language_is_imported_when_it_is_named(monkeypatch) -> None:
     installed(monkeypatch, "toy", f"{__name__}:Toy")
-    assert languages() == ["c", "toy"] and not registry._registered
+    assert languages() == ["c", "toy"]
+    assert not registry._registered
     assert target_class("toy") is Toy
 
 
