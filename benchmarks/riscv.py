@@ -85,7 +85,7 @@ class Row:
 def simulate(model: nn.Module, x: torch.Tensor, vector: int, machine: str = "") -> tuple[torch.Tensor, Report]:
     """The result in an emulator, and the report."""
     torch._dynamo.reset()
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, machine=machine)
+    backend = bringup.Backend(target="riscv", vector=vector, machine=machine)
     with torch.no_grad():
         result = torch.compile(model, backend=backend, dynamic=False)(x)
     (report,) = backend.reports()
@@ -220,7 +220,7 @@ from benchmarks.riscv_models import WORKLOADS
 model, x = WORKLOADS[0].build()
 if "dynamo" in sys.argv:
     torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")(torch.ones(1, 2))
-backend = bringup.Backend(mode="simulate", target="riscv", vector=int(sys.argv[1]))
+backend = bringup.Backend(target="riscv", vector=int(sys.argv[1]))
 with torch.no_grad():
     start, used = time.perf_counter(), sum(os.times()[:4])
     compiled = torch.compile(model, backend=backend)

@@ -64,6 +64,12 @@ def name_work(op: str | None) -> str | None:
     """What this thread is doing, for such errors, where nothing was named before; returns that name, to be put back."""
 
 # ---- memory (what torch.accelerator.* does not already give) ----
+def memory_info(device: int) -> tuple[int, int]:
+    """Bytes that nothing occupies, and all; opens the device."""
+
+def can_access_peer(device: int, peer: int) -> bool:
+    """Whether bytes come from ``peer`` without passing through the host; opens both."""
+
 def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[int, int, int, bool, bool]]]]:
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
 
@@ -118,7 +124,7 @@ def routes() -> dict[str, str]:
 class Plan:
     """What calls of one signature launch; made by make_plan, immutable, may serve several signatures."""
 
-def load_kernel(device: int, binary: bytes, entry: str) -> int:
+def load_kernel(device: int, binary: bytes, entry: str, block: int = 0, local_bytes: int = 0) -> int:
     """The driver's handle of a compiled kernel; it lives as long as the process."""
 
 def make_plan(

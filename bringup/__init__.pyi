@@ -18,6 +18,8 @@ from bringup.graph.export.artifact import ArtifactError as ArtifactError
 from bringup.graph.export.export import export as export
 from bringup.graph.export.load import load as load
 from bringup.graph.export.trace import ExportError as ExportError
+from bringup.graph.passes import graph_pass as graph_pass
+from bringup.graph.passes import remove_graph_pass as remove_graph_pass
 from bringup.graph.quantize.quantizer import quantize as quantize
 from bringup.lowering import formulas as formulas
 from bringup.lowering.custom_ops import pointwise as pointwise

@@ -45,7 +45,7 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (contract, include, drivers, diagnose, check):
+    for command in (contract, include, drivers, diagnose, check, passes):
         application.command()(command)
     from bringup.kit.decompositions_command import decompositions
     from bringup.kit.explain_command import explain
@@ -122,7 +122,7 @@ def diagnose() -> None:
         ("Python", f"{sys.version.split()[0]} ({sys.executable})"),
         ("compiler", _compiler()),
         *[
-            (name, value)
+            (name, value or "(empty)")
             for name, value in sorted(os.environ.items())
             if re.match(r"BRINGUP_|.+_VISIBLE_DEVICES$", name)
         ],
@@ -234,6 +234,21 @@ def check(
     count = 0 if samples == "all" else int(samples)
     status = main(driver, device, ops, kinds, dtypes, count, workers, timeout, json_file, gaps)
     raise typer.Exit(status)
+
+
+def passes() -> None:
+    """Prints what is rewritten in a graph before it becomes kernels: the graph passes, in order, with file and line."""
+    from bringup.graph.bare_metal.passes import PASSES
+    from bringup.graph.passes import described
+    from bringup.graph.passes import passes as graph_passes
+
+    print("Graphs of torch.compile, bringup.export and TorchScript (bringup.graph_pass adds one):")
+    for n, one in enumerate(graph_passes(), 1):
+        print(f"{n:3}. {one.name} ({one.stage})  {one.where}\n     {one.summary}")
+    print("Then, for bare metal, the steps of the program:")
+    for n, step in enumerate(PASSES, 1):
+        summary, where = described(step.function)
+        print(f"{n:3}. {step.name} ({step.cores})  {where}\n     {summary}")
 
 
 def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | None) -> int:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from bringup.driver.c_struct import DriverStruct
+from bringup.driver.c_functions import DriverStruct
 
 
 class FakeCore(ModuleType):

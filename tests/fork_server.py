@@ -49,6 +49,8 @@ READ_LATER = {AUTOLOAD, "TORCH_EXTENSIONS_DIR"}
 #: Variables with these beginnings are read once, at the start of Python, torch or the C library.
 READ_AT_START = ("ATEN", "CUDA", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH_", "TORCH_")
 MESSAGE_BYTES = 1 << 20
+#: What Triton's bindings print when a process ends that has imported it: the server has, by way of torch._dynamo.
+TRITON_AT_EXIT = re.compile(r"nanobind: leaked .*?refleaks\.html\n?", re.DOTALL)
 #: ``python -m MODULE``.
 MODULE = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 COMMAND = MODULE.format("bringup")
@@ -239,7 +241,7 @@ class ForkServer:
             texts = []
             for file in (out, err):
                 file.seek(0)
-                texts.append(file.read())
+                texts.append(TRITON_AT_EXIT.sub("", file.read()))
         return subprocess.CompletedProcess(program.args, status, *texts)
 
     def cpu_seconds(self) -> float:

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from time import perf_counter
 
 from bringup import debug
@@ -58,4 +59,4 @@ def _one_run(driver: Driver, kernels: Mapping[str, Rendered]) -> Made:
         return {}
     seconds = (perf_counter() - start) / len(kernels)
     named = zip(kernels.items(), entries)
-    return {key: (packed(entry, made.measure_code(), binary), seconds) for (key, made), entry in named}
+    return {key: (packed(replace(made.entry(), name=entry), binary), seconds) for (key, made), entry in named}

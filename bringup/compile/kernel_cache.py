@@ -352,7 +352,8 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
         turn = _compiling.setdefault(key, threading.Lock())
     with turn:
         try:
-            data = cache.get(key) if waiting else None
+            # Also where another thread began and ended between our look and our turn.
+            data = cache.get(key) if waiting or cache.has(key) else None
             if data is None:
                 data = make()
                 cache.put(key, data)

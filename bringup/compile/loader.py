@@ -19,7 +19,7 @@ from bringup.compile.failure import NotCompiled
 from bringup.compile.generation import generation
 from bringup.compile.index_code import made_function
 from bringup.compile.kernels import ForeignKernel, KernelRecord, Origin
-from bringup.compile.rendering import MEASURE, Rendered, packed, rendered, target_of, unpacked
+from bringup.compile.rendering import MEASURE, Entry, Rendered, packed, rendered, target_of, unpacked
 from bringup.driver import Driver
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
@@ -40,7 +40,7 @@ class Compiled:
 class Loader:
     """Every kernel is compiled and loaded once per device."""
 
-    def __init__(self, driver_of: Callable[[int], Driver], load: Callable[[int, bytes, str], int]) -> None:
+    def __init__(self, driver_of: Callable[[int], Driver], load: Callable[[int, bytes, str, int, int], int]) -> None:
         self._driver_of = driver_of
         self._load = load
         self._loaded: dict[tuple[int, str], Compiled] = {}
@@ -123,27 +123,27 @@ class Loader:
                 seconds["compile"] = ready[1]
                 return ready[0]
             made = rendered(kernel, target_of(driver))
-            return packed(made.source.entry, made.measure_code(), build(made.source.text))
+            return packed(made.entry(), build(made.source.text))
 
         start = perf_counter()
         _check_compiler(driver, kernel)
         if isinstance(kernel, ForeignKernel):
-            entry, code, binary = kernel.name, "", compiled(driver, text, build)
+            entry, binary = Entry(kernel.name, ""), compiled(driver, text, build)
         else:
             key = driver_key(driver, generation(), target_of(driver).version, text)
-            entry, code, binary = unpacked(kept(key, make))
+            entry, binary = unpacked(kept(key, make))
         if "compile" not in seconds:
             seconds["cache"] = perf_counter() - start
         start = perf_counter()
         try:
-            handle = self._load(device, binary, entry)
+            handle = self._load(device, binary, entry.name, entry.block, entry.local_bytes)
         except Exception as error:
             raise NotCompiled(driver, kernel.name, _source_text(kernel, driver), error) from error
         seconds["load"] = perf_counter() - start
         if records is not None:
             origin: Origin = "compiled" if "compile" in seconds else "disk cache"
             records.append(_record(kernel, driver, origin, seconds, made))
-        return Compiled(handle, made_function(code, MEASURE) if code else None)
+        return Compiled(handle, made_function(entry.measure_code, MEASURE) if entry.measure_code else None)
 
 
 def _check_compiler(driver: Driver, kernel: Kernel | ForeignKernel) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from time import perf_counter
 
@@ -18,7 +18,7 @@ from bringup.targets.registry import parse_target
 from bringup.targets.source import Source
 from bringup.targets.target import CannotRender, Target
 
-#: The function that ``Rendered.measure_code`` defines.
+#: The function that ``Entry.measure_code`` defines.
 MEASURE = "measure"
 
 
@@ -37,10 +37,12 @@ class Rendered:
     cost: Cost
     seconds: dict[str, float]
 
-    def measure_code(self) -> str:
-        """``Measure`` as Python source."""
-        formulas = (self.source.units, self.cost.flops, self.cost.read + self.cost.written)
-        return function_code(MEASURE, [size.name for size in self.kernel.sizes], formulas)
+    def entry(self) -> Entry:
+        """What the disk cache keeps beside the binary."""
+        source = self.source
+        formulas = (source.units, self.cost.flops, self.cost.read + self.cost.written)
+        code = function_code(MEASURE, [size.name for size in self.kernel.sizes], formulas)
+        return Entry(source.entry, code, source.block, source.local_bytes)
 
 
 def rendered(kernel: Kernel, target: Target) -> Rendered:
@@ -77,17 +79,26 @@ def _source(kernel: Kernel, target: Target) -> Source:
     return source
 
 
-def packed(entry: str, measure_code: str, binary: bytes) -> bytes:
+@dataclass(frozen=True)
+class Entry:
+    """What the disk cache keeps beside a binary: its function, ``Measure`` as Python source, what a launch needs."""
+
+    name: str
+    measure_code: str
+    block: int = 0
+    local_bytes: int = 0
+
+
+def packed(entry: Entry, binary: bytes) -> bytes:
     """A made kernel as the disk cache keeps it.
 
-    >>> unpacked(packed("f", "def measure(): ...", b"ELF"))
-    ('f', 'def measure(): ...', b'ELF')
+    >>> unpacked(packed(Entry("f", "def measure(): ..."), b"ELF"))
+    (Entry(name='f', measure_code='def measure(): ...', block=0, local_bytes=0), b'ELF')
     """
-    return json.dumps([entry, measure_code]).encode() + b"\n" + binary
+    return json.dumps(astuple(entry)).encode() + b"\n" + binary
 
 
-def unpacked(data: bytes) -> tuple[str, str, bytes]:
+def unpacked(data: bytes) -> tuple[Entry, bytes]:
     """The other way round."""
     head, _, binary = data.partition(b"\n")
-    entry, measure_code = json.loads(head)
-    return entry, measure_code, binary
+    return Entry(*json.loads(head)), binary

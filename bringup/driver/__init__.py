@@ -97,7 +97,7 @@ class DeviceSpec:
     host_library: bool = False  # run ATen's CPU kernels on device memory as this chip's own library
     partitions: int = 1  # memories of the same size that share addresses; 1: flat memory
     default_placement: Placement = field(default_factory=Placement)  # of new storages, where there are several
-    peer_copy: bool = False  # copy_peer works between all devices of this driver
+    peer_copy: bool = False  # copy_peer works between the devices of this driver (can_access_peer: which)
     capability: tuple[int, int] = (0, 0)  # major and minor, as get_device_capability() reports it
     peak_flops: float = 0.0  # float32, per second
     peak_bandwidth: float = 0.0  # bytes per second
@@ -119,6 +119,10 @@ class Launch:
     bytes: float = 0.0  # an estimate of what is read and written
     placements: tuple[Placement, ...] | None = None  # of each address, on partitioned devices
     address_count: int = 0  # how many of the arguments are addresses; they come first
+    block: int = 0  # threads of one unit, as the kernel's source asks for; 0: its language has no such thing
+    local_bytes: int = 0  # memory that the threads of a unit share, as the source asks for
+    name: str = ""  # what the kernel is called
+    correlation: int = 0  # another number for each launch of the process: by which a trace names it
 
 
 @dataclass(frozen=True)
@@ -270,6 +274,16 @@ class Driver:
         raise NotImplementedError
 
     # ---- memory ----
+    @optional("memory")
+    def memory_info(self, device: int) -> tuple[int, int]:
+        """Bytes of the device that nothing occupies, other processes included, and all of them."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def can_access_peer(self, device: int, peer: int) -> bool:
+        """Whether copy_peer works from ``peer`` to ``device``, where ``peer_copy`` is set; without it, between all."""
+        raise NotImplementedError
+
     @optional("memory")
     def copy_peer(self, dst_device: int, dst: int, src_device: int, src: int, nbytes: int, stream: int) -> None:
         """Moves bytes between two devices of this driver; without it bringup goes through the host."""

@@ -6,15 +6,9 @@ import threading
 
 from bringup.driver import Driver
 from bringup.driver.adapter import AdaptedDriver, adapt
+from bringup.driver.c_functions import DriverStruct
 from bringup.driver.c_library import CDriver
-from bringup.driver.c_struct import (
-    ABI_VERSION,
-    DeviceSpecStruct,
-    DriverError,
-    DriverStruct,
-    LaunchStruct,
-    PlacementStruct,
-)
+from bringup.driver.c_struct import ABI_VERSION, DeviceSpecStruct, DriverError, LaunchStruct, PlacementStruct
 
 __all__ = [
     "ABI_VERSION",

@@ -10,21 +10,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import inspect
-import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bringup.driver import CopyKind, Driver, Launch
+from bringup.driver import Driver, Launch
+from bringup.driver.c_functions import FUNCTIONS, METHODS, VOID_CALL, Argument, DriverStruct, handle
 from bringup.driver.c_struct import (
     ABI_VERSION,
     ERROR,
-    FUNCTIONS,
     OK,
-    VOID_CALL,
     DriverError,
-    DriverStruct,
-    fill_spec,
     missing_required,
     placement_from,
     status_of,
@@ -34,12 +30,6 @@ from bringup.driver.c_struct import (
 #: The core keeps pointers into these for the rest of the process.
 _alive: list[AdaptedDriver] = []
 
-#: Compiled binaries handed to C, by address, until C calls binary_free.
-_binaries: dict[int, Any] = {}
-_free_binary = VOID_CALL(lambda address: _binaries.pop(address, None) and None)
-_free_binary_address = ctypes.cast(_free_binary, ctypes.c_void_p).value
-
-_COPY_KINDS = tuple(CopyKind)
 #: Threads that failed and whose message was not asked for: more than this many are forgotten, oldest first.
 _MESSAGES_KEPT = 1024
 #: The core keeps 2048 bytes of a text.
@@ -52,23 +42,6 @@ def take_exception(message: str) -> BaseException | None:
     """Returns the exception behind an error of the core on this thread, once; None if it came from elsewhere."""
     text, error = _exceptions.pop(threading.get_ident(), ("", None))
     return error if error is not None and text in message else None
-
-
-def handle(value: object, least: int = 0, bits: int = 64) -> int:
-    """An integer that fits the ABI; the error says what the driver returned instead.
-
-    >>> handle(4096)
-    4096
-    """
-    if isinstance(value, bool):
-        raise TypeError(f"must return an int, not {value}")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"must return an int, not {type(value).__name__}") from None
-    if not least <= number < 1 << bits:
-        raise ValueError(f"must return an int from {least} to 2**{bits}-1, not {number}")
-    return number
 
 
 def text_of(error: BaseException) -> str:
@@ -122,7 +95,12 @@ class AdaptedDriver:
         return ctypes.addressof(self.struct)
 
     def _guarded(self, name: str) -> Callable[..., int]:
-        body: Callable[..., None] = getattr(self, f"_{name}")
+        by_hand: dict[str, Callable[..., None]] = {
+            "copy": self._copy,
+            "launch": self._launch,
+            "host_function": self._host_function,
+        }
+        body = by_hand.get(name) or self._body(name)
 
         def function(_self: int | None, *arguments: Any) -> int:
             try:
@@ -172,100 +150,36 @@ class AdaptedDriver:
                 self._count = 0
         return self._count
 
-    # ---- one body per function; arguments as in driver.h after self ----
-    def _open(self, device: int, spec: Any) -> None:
-        fill_spec(spec.contents, self.driver.open(device))
+    # ---- bodies: arguments as in driver.h after self ----
+    def _body(self, name: str) -> Callable[..., None]:
+        """The method of a name, by the table of functions."""
+        arguments, result = METHODS[name]
+        count = sum(len(one.types) for one in arguments)
+        plain = all(one.from_c is None for one in arguments)
 
-    def _alloc(self, device: int, nbytes: int, address: Any) -> None:
-        address[0] = handle(self.driver.alloc(device, nbytes), least=1)
+        def body(*given: Any) -> None:
+            values = given[:count] if plain else _from_c(arguments, given)
+            returned = getattr(self.driver, name)(*values)
+            if result is not None:
+                result.store(*given[count:], returned)
 
-    def _free(self, device: int, address: int) -> None:
-        self.driver.free(device, address)
+        return body
 
     def _copy(self, device: int, dst: int, src: int, nbytes: int, kind: int, stream: int, placement: Any) -> None:
-        if not 0 <= kind < len(_COPY_KINDS):
-            raise ValueError(f"unknown copy kind {kind}")
-        if not placement:
-            self.driver.copy(device, dst, src, nbytes, _COPY_KINDS[kind], stream)
-        elif self._copy_takes_placement:
-            self.driver.copy(device, dst, src, nbytes, _COPY_KINDS[kind], stream, placement_from(placement.contents))
-        else:
+        arguments = [device, dst, src, nbytes, _from_c(METHODS["copy"][0][4:5], (kind,))[0], stream]
+        if placement and not self._copy_takes_placement:
             raise TypeError("got a placement, but this driver's copy has no placement parameter")
-
-    def _target(self, description: int | None, size: int) -> None:
-        self._write(description, size, self.driver.target())
-
-    def _compile(self, source: bytes, binary: Any, nbytes: Any, binary_free: Any) -> None:
-        result = self.driver.compile(source.decode())
-        if not isinstance(result, (bytes, bytearray)):
-            raise TypeError(f"must return bytes, not {type(result).__name__}")
-        kept = ctypes.create_string_buffer(bytes(result), len(result) + 1)
-        address = ctypes.addressof(kept)
-        _binaries[address] = kept
-        binary[0], nbytes[0], binary_free[0] = (address, len(result), _free_binary_address)
-
-    def _load(self, device: int, binary: int | None, nbytes: int, entry: bytes, kernel: Any) -> None:
-        data = ctypes.string_at(binary, nbytes) if binary else b""
-        kernel[0] = handle(self.driver.load(device, data, entry.decode()))
+        self.driver.copy(*arguments, *([placement_from(placement.contents)] if placement else []))
 
     def _launch(self, device: int, kernel: int, launch: Any) -> None:
         c = launch.contents
         placements = tuple(map(placement_from, c.placements[: c.arg_count])) if c.placements else None
         args = tuple(c.args[: c.arg_count]) if c.arg_count else ()
-        done = self.driver.launch(
-            device, kernel, Launch(args, c.grid, c.stream, c.flops, c.bytes, placements, c.address_count)
-        )
+        numbers = (c.grid, c.stream, c.flops, c.bytes, placements, c.address_count, c.block, c.local_bytes)
+        name = c.name.decode() if c.name else ""
+        done = self.driver.launch(device, kernel, Launch(args, *numbers, name, c.correlation))
         if c.finished:
             c.finished[0] = done is True
-
-    def _stream_create(self, device: int, priority: int, stream: Any) -> None:
-        stream[0] = handle(self.driver.stream_create(device, priority), bits=63)
-
-    def _stream_destroy(self, device: int, stream: int) -> None:
-        self.driver.stream_destroy(device, stream)
-
-    def _event_record(self, device: int, stream: int, event: Any) -> None:
-        event[0] = handle(self.driver.event_record(device, stream))
-
-    def _event_query(self, device: int, event: int, done: Any) -> None:
-        done[0] = 1 if self.driver.event_query(device, event) else 0
-
-    def _event_wait(self, device: int, event: int, wait_device: int, wait_stream: int) -> None:
-        self.driver.event_wait(device, event, wait_device, wait_stream)
-
-    def _event_elapsed(self, device: int, start: int, end: int, milliseconds: Any) -> None:
-        milliseconds[0] = float(self.driver.event_elapsed(device, start, end))
-
-    def _event_destroy(self, device: int, event: int) -> None:
-        self.driver.event_destroy(device, event)
-
-    def _clock(self, device: int, nanoseconds: Any) -> None:
-        nanoseconds[0] = handle(self.driver.clock(device))
-
-    def _charge(self, device: int, stream: int, dtype: int, flops: float, bytes: float) -> None:
-        self.driver.charge(device, stream, dtype, flops, bytes)
-
-    def _copy_peer(self, dst_device: int, dst: int, src_device: int, src: int, nbytes: int, stream: int) -> None:
-        self.driver.copy_peer(dst_device, dst, src_device, src, nbytes, stream)
-
-    def _relayout(self, device: int, dst: int, into: Any, src: int, out_of: Any, nbytes: int, stream: int) -> None:
-        dst_placement, src_placement = (placement_from(into.contents), placement_from(out_of.contents))
-        self.driver.relayout(device, dst, dst_placement, src, src_placement, nbytes, stream)
-
-    def _host_alloc(self, nbytes: int, pointer: Any) -> None:
-        pointer[0] = handle(self.driver.host_alloc(nbytes), least=1)
-
-    def _host_free(self, pointer: int | None) -> None:
-        self.driver.host_free(pointer or 0)
-
-    def _ipc_export(self, device: int, address: int, text: int | None, size: int) -> None:
-        self._write(text, size, self.driver.ipc_export(device, address))
-
-    def _ipc_import(self, device: int, text: bytes, address: Any) -> None:
-        address[0] = handle(self.driver.ipc_import(device, text.decode()), least=1)
-
-    def _ipc_close(self, device: int, address: int) -> None:
-        self.driver.ipc_close(device, address)
 
     def _host_function(self, device: int, stream: int, function: int | None, argument: int | None) -> None:
         if not function:
@@ -273,15 +187,15 @@ class AdaptedDriver:
         call = VOID_CALL(function)
         self.driver.host_function(device, stream, lambda: call(argument))
 
-    def _close(self, device: int) -> None:
-        self.driver.close(device)
 
-    @staticmethod
-    def _write(address: int | None, size: int, text: object) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"must return a str, not {type(text).__name__}")
-        if not write_text(address, size, text):
-            raise ValueError(f"returned {len(text)} characters, more than the {size} bytes there is room for")
+def _from_c(arguments: Sequence[Argument], given: Sequence[Any]) -> list[Any]:
+    """C arguments as Python sees them."""
+    values, at = [], 0
+    for one in arguments:
+        mine = given[at : at + len(one.types)]
+        values.append(mine[0] if one.from_c is None else one.from_c(*mine))
+        at += len(mine)
+    return values
 
 
 def adapt(driver: Driver) -> AdaptedDriver:

@@ -13,37 +13,39 @@ A method the subclass writes in Python replaces the library's, also for the core
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 import threading
 from collections.abc import Callable
-from ctypes import byref, c_double, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Launch, Placement
+from bringup.driver import Driver, DriverAbsent, Launch
 from bringup.driver.adapter import AdaptedDriver
+from bringup.driver.c_functions import (
+    CREATE,
+    FUNCTIONS,
+    METHODS,
+    SMALLEST_STRUCT,
+    TEXT_SIZE,
+    VOID_CALL,
+    DriverStruct,
+)
 from bringup.driver.c_struct import (
     ABI_VERSION,
     ABSENT,
-    CREATE,
-    FUNCTIONS,
     OK,
     REQUIRED,
-    SMALLEST_STRUCT,
-    VOID_CALL,
-    DeviceSpecStruct,
     DriverError,
-    DriverStruct,
     LaunchStruct,
     PlacementStruct,
     exception_of,
     placement_struct,
-    spec_from,
 )
 
 #: A library built with a newer header writes a longer struct: this much room is left behind ours.
 _ROOM_FOR_NEWER = 4096
-_TEXT_SIZE = 4096
 
 #: Libraries and structs the core points into for the rest of the process.
 _alive: list[Any] = []
@@ -108,9 +110,9 @@ class CDriver(Driver):
         except AttributeError:
             raise DriverError(f"{where}: does not export bringup_driver_create") from None
         memory = ctypes.create_string_buffer(ctypes.sizeof(DriverStruct) + _ROOM_FOR_NEWER)
-        reason = ctypes.create_string_buffer(_TEXT_SIZE)
+        reason = ctypes.create_string_buffer(TEXT_SIZE)
         options = self.options().encode()
-        status = create(ABI_VERSION, options, ctypes.addressof(memory), ctypes.addressof(reason), _TEXT_SIZE)
+        status = create(ABI_VERSION, options, ctypes.addressof(memory), ctypes.addressof(reason), TEXT_SIZE)
         struct = DriverStruct.from_buffer(memory)
         if status != OK:
             text = (
@@ -164,66 +166,21 @@ class CDriver(Driver):
 
     def _last_error(self, status: int) -> str:
         struct = self._functions()
-        reason = ctypes.create_string_buffer(_TEXT_SIZE)
+        reason = ctypes.create_string_buffer(TEXT_SIZE)
         if struct.last_error:
-            struct.last_error(struct.self, ctypes.addressof(reason), _TEXT_SIZE)
+            struct.last_error(struct.self, ctypes.addressof(reason), TEXT_SIZE)
         return reason.value.decode("utf-8", "replace") or f"status {status} without a reason"
-
-    def _call_u64(self, method: str, *arguments: Any) -> int:
-        out = c_uint64()
-        self._call(method, *arguments, byref(out))
-        return out.value
 
     # ---- the contract ----
     def device_count(self) -> int:
         struct = self._functions()
         return int(struct.device_count(struct.self))
 
-    def open(self, device: int) -> DeviceSpec:
-        spec = DeviceSpecStruct()
-        self._call("open", device, byref(spec))
-        return spec_from(spec)
-
-    def alloc(self, device: int, nbytes: int) -> int:
-        return self._call_u64("alloc", device, nbytes)
-
-    def free(self, device: int, address: int) -> None:
-        self._call("free", device, address)
-
-    def copy(
-        self,
-        device: int,
-        dst: int,
-        src: int,
-        nbytes: int,
-        kind: CopyKind,
-        stream: int,
-        placement: Placement | None = None,
-    ) -> None:
-        where = None if placement is None else byref(placement_struct(placement))
-        self._call("copy", device, dst, src, nbytes, int(kind), stream, where)
-
-    def target(self) -> str:
-        text = ctypes.create_string_buffer(_TEXT_SIZE)
-        self._call("target", ctypes.addressof(text), _TEXT_SIZE)
-        return text.value.decode()
-
-    def compile(self, source: str) -> bytes:
-        binary, nbytes, binary_free = c_void_p(), c_uint64(), c_void_p()
-        self._call("compile", source.encode(), byref(binary), byref(nbytes), byref(binary_free))
-        data = ctypes.string_at(binary, nbytes.value) if binary else b""
-        if binary_free:
-            VOID_CALL(binary_free.value)(binary)
-        return data
-
-    def load(self, device: int, binary: bytes, entry: str) -> int:
-        data = ctypes.create_string_buffer(binary, len(binary) + 1)
-        return self._call_u64("load", device, ctypes.addressof(data), len(binary), entry.encode())
-
     def launch(self, device: int, kernel: int, launch: Launch) -> bool:
         args = (c_uint64 * len(launch.args))(*launch.args)
         finished = c_uint32()
         c = LaunchStruct(
+            struct_size=ctypes.sizeof(LaunchStruct),
             arg_count=len(launch.args),
             address_count=launch.address_count,
             grid=launch.grid,
@@ -231,6 +188,10 @@ class CDriver(Driver):
             flops=launch.flops,
             bytes=launch.bytes,
             finished=ctypes.pointer(finished),
+            block=launch.block,
+            local_bytes=launch.local_bytes,
+            name=launch.name.encode(),
+            correlation=launch.correlation,
         )
         c.args = ctypes.cast(args, type(c.args))
         if launch.placements is not None:
@@ -238,72 +199,6 @@ class CDriver(Driver):
             c.placements = ctypes.cast(placements, type(c.placements))
         self._call("launch", device, kernel, byref(c))
         return bool(finished.value)
-
-    def stream_create(self, device: int, priority: int) -> int:
-        return self._call_u64("stream_create", device, priority)
-
-    def stream_destroy(self, device: int, stream: int) -> None:
-        self._call("stream_destroy", device, stream)
-
-    def event_record(self, device: int, stream: int) -> int:
-        return self._call_u64("event_record", device, stream)
-
-    def event_query(self, device: int, event: int) -> bool:
-        done = c_int32()
-        self._call("event_query", device, event, byref(done))
-        return bool(done.value)
-
-    def event_wait(self, device: int, event: int, wait_device: int, wait_stream: int) -> None:
-        self._call("event_wait", device, event, wait_device, wait_stream)
-
-    def event_elapsed(self, device: int, start: int, end: int) -> float:
-        milliseconds = c_double()
-        self._call("event_elapsed", device, start, end, byref(milliseconds))
-        return milliseconds.value
-
-    def event_destroy(self, device: int, event: int) -> None:
-        self._call("event_destroy", device, event)
-
-    def clock(self, device: int) -> int:
-        return self._call_u64("clock", device)
-
-    def charge(self, device: int, stream: int, dtype: int, flops: float, bytes: float) -> None:
-        self._call("charge", device, stream, dtype, flops, bytes)
-
-    def copy_peer(self, dst_device: int, dst: int, src_device: int, src: int, nbytes: int, stream: int) -> None:
-        self._call("copy_peer", dst_device, dst, src_device, src, nbytes, stream)
-
-    def relayout(
-        self,
-        device: int,
-        dst: int,
-        dst_placement: Placement,
-        src: int,
-        src_placement: Placement,
-        nbytes: int,
-        stream: int,
-    ) -> None:
-        into, out_of = placement_struct(dst_placement), placement_struct(src_placement)
-        self._call("relayout", device, dst, byref(into), src, byref(out_of), nbytes, stream)
-
-    def host_alloc(self, nbytes: int) -> int:
-        pointer = c_void_p()
-        self._call("host_alloc", nbytes, byref(pointer))
-        return pointer.value or 0
-
-    def host_free(self, pointer: int) -> None:
-        self._call("host_free", pointer)
-
-    def ipc_export(self, device: int, address: int) -> str:
-        text = ctypes.create_string_buffer(_TEXT_SIZE)
-        self._call("ipc_export", device, address, ctypes.addressof(text), _TEXT_SIZE)
-        return text.value.decode()
-
-    def ipc_import(self, device: int, handle: str) -> int:
-        return self._call_u64("ipc_import", device, handle.encode())
-
-    def ipc_close(self, device: int, address: int) -> None:
-        self._call("ipc_close", device, address)
 
     def host_function(self, device: int, stream: int, function: Callable[[], None]) -> None:
         global _next_token
@@ -317,5 +212,27 @@ class CDriver(Driver):
             _queued.pop(token, None)
             raise
 
-    def close(self, device: int) -> None:
-        self._call("close", device)
+
+def _method(name: str) -> Callable[..., Any]:
+    """A method of the contract that calls the library's function, by the table of functions."""
+    arguments, result = METHODS[name]
+    names = list(inspect.signature(getattr(Driver, name)).parameters)[1:]
+
+    def method(self: CDriver, *values: Any, **named: Any) -> Any:
+        given = [*values, *(named.get(one) for one in names[len(values) :])]
+        crossed = [
+            c for one, value in zip(arguments, given) for c in ((value,) if one.to_c is None else one.to_c(value))
+        ]
+        if result is None:
+            return self._call(name, *crossed)
+        room, read = result.room()
+        self._call(name, *crossed, *room)
+        return read()
+
+    method.__name__, method.__doc__ = name, getattr(Driver, name).__doc__
+    return method
+
+
+for _name in METHODS:
+    if _name not in vars(CDriver):
+        setattr(CDriver, _name, _method(_name))

@@ -1,4 +1,4 @@
-"""The structs and function types of include/bringup/driver.h as ctypes, field by field in the header's order.
+"""The structs that include/bringup/driver.h passes, as ctypes, field by field in the header's order.
 
 ``tests/unit/test_driver_abi.py`` compiles the header and compares every size and offset with this file.
 """
@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int64, c_uint32, c_uint64
 from typing import Any
 
 from bringup.driver import DTYPES, DeviceSpec, Driver, DriverAbsent, Placement, PlacementKind
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 OK = 0
 ERROR = 1
@@ -36,6 +36,8 @@ class DeviceSpecStruct(ctypes.Structure):
     """bringup_device_spec"""
 
     _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
         ("name", c_char * 128),
         ("memory_bytes", c_uint64),
         ("alignment", c_uint64),
@@ -57,78 +59,25 @@ class LaunchStruct(ctypes.Structure):
     """bringup_launch"""
 
     _fields_ = [
-        ("args", POINTER(c_uint64)),
+        ("struct_size", c_uint32),
         ("arg_count", c_uint32),
+        ("args", POINTER(c_uint64)),
         ("address_count", c_uint32),
+        ("block", c_uint32),
         ("grid", c_uint64),
+        ("local_bytes", c_uint64),
         ("stream", c_uint64),
         ("flops", c_double),
         ("bytes", c_double),
         ("placements", POINTER(PlacementStruct)),
         ("finished", POINTER(c_uint32)),
+        ("name", c_char_p),
+        ("correlation", c_uint64),
     ]
 
 
-_OUT_U64 = POINTER(c_uint64)
-_OUT_POINTER = POINTER(c_void_p)
-_PLACEMENT = POINTER(PlacementStruct)
-
-
-def _status(*arguments: Any) -> Any:
-    """The type of a function that returns a status and takes ``self``, then ``arguments``."""
-    return CFUNCTYPE(c_int32, c_void_p, *arguments)
-
-
-#: Every function pointer of bringup_driver, in order. Text to fill in and callbacks are c_void_p: integers in Python.
-FUNCTIONS: dict[str, Any] = {
-    "device_count": _status(),
-    "open": _status(c_int32, POINTER(DeviceSpecStruct)),
-    "alloc": _status(c_int32, c_uint64, _OUT_U64),
-    "free": _status(c_int32, c_uint64),
-    "copy": _status(c_int32, c_uint64, c_uint64, c_uint64, c_int32, c_uint64, _PLACEMENT),
-    "target": _status(c_void_p, c_uint64),
-    "compile": _status(c_char_p, _OUT_POINTER, _OUT_U64, _OUT_POINTER),
-    "load": _status(c_int32, c_void_p, c_uint64, c_char_p, _OUT_U64),
-    "launch": _status(c_int32, c_uint64, POINTER(LaunchStruct)),
-    "stream_create": _status(c_int32, c_int32, _OUT_U64),
-    "stream_destroy": _status(c_int32, c_uint64),
-    "event_record": _status(c_int32, c_uint64, _OUT_U64),
-    "event_query": _status(c_int32, c_uint64, POINTER(c_int32)),
-    "event_wait": _status(c_int32, c_uint64, c_int32, c_int64),
-    "event_elapsed": _status(c_int32, c_uint64, c_uint64, POINTER(c_double)),
-    "event_destroy": _status(c_int32, c_uint64),
-    "clock": _status(c_int32, _OUT_U64),
-    "charge": _status(c_int32, c_uint64, c_int32, c_double, c_double),
-    "copy_peer": _status(c_int32, c_uint64, c_int32, c_uint64, c_uint64, c_uint64),
-    "relayout": _status(c_int32, c_uint64, _PLACEMENT, c_uint64, _PLACEMENT, c_uint64, c_uint64),
-    "host_alloc": _status(c_uint64, _OUT_POINTER),
-    "host_free": _status(c_void_p),
-    "ipc_export": _status(c_int32, c_uint64, c_void_p, c_uint64),
-    "ipc_import": _status(c_int32, c_char_p, _OUT_U64),
-    "ipc_close": _status(c_int32, c_uint64),
-    "host_function": _status(c_int32, c_uint64, c_void_p, c_void_p),
-    "close": _status(c_int32),
-    "last_error": CFUNCTYPE(None, c_void_p, c_void_p, c_uint64),
-}
-
 #: The methods every driver must offer.
 REQUIRED = ("device_count", "open", "alloc", "free", "copy")
-
-
-class DriverStruct(ctypes.Structure):
-    """bringup_driver"""
-
-    _fields_ = [("abi_version", c_uint32), ("struct_size", c_uint32), ("self", c_void_p), *FUNCTIONS.items()]
-
-
-#: A struct smaller than this cannot hold the required functions.
-SMALLEST_STRUCT: int = DriverStruct.target.offset
-
-#: bringup_driver_create; `driver` and `error` are addresses.
-CREATE: Any = CFUNCTYPE(c_int32, c_uint32, c_char_p, c_void_p, c_void_p, c_uint64)
-
-#: void (*)(void *): host functions and binary_free.
-VOID_CALL: Any = CFUNCTYPE(None, c_void_p)
 
 
 def status_of(error: BaseException) -> int:
@@ -212,7 +161,7 @@ def fill_spec(struct: DeviceSpecStruct, spec: object) -> None:
         raise ValueError(f"alignment must be a power of two, not {spec.alignment}")
     if spec.partitions < 1:
         raise ValueError(f"partitions must be at least 1, not {spec.partitions}")
-    write_text(ctypes.addressof(struct), DeviceSpecStruct.name.size, spec.name)
+    write_text(ctypes.addressof(struct) + DeviceSpecStruct.name.offset, DeviceSpecStruct.name.size, spec.name)
     struct.memory_bytes = spec.memory_bytes
     struct.alignment = spec.alignment
     struct.dtypes = sum(1 << DTYPES.index(name) for name in set(spec.dtypes))

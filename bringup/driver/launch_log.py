@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from bringup import debug
-from bringup.driver.c_struct import FUNCTIONS, DriverStruct
+from bringup.driver.c_functions import FUNCTIONS, DriverStruct
 
 #: Keeps the structs and callbacks alive: the core calls them as long as the process lives.
 _kept: list[Any] = []

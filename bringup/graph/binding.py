@@ -1,4 +1,4 @@
-"""A graph for exact sizes: plans that the core replays, ordinary ops between them, and what comes out."""
+"""A graph for exact sizes: plans that the core replays, ordinary ops between them, and the outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Segment:
-    """Launches without an ordinary op between them: a plan, the memories that it takes as tensors, and how many of the
+    """Launches without an ordinary op between them: a plan, the allocations it takes as tensors, and how many of the
     graph's random calls must have their draws by then."""
 
     plan: Any
@@ -172,7 +172,7 @@ class GraphRun:
         self._draws: list[tuple[int, int, bool]] = []
 
     def memory(self, memory: Memory) -> torch.Tensor:
-        """The tensor that a memory is; one that nobody has made yet is allocated."""
+        """The tensor over an allocation, which is made if there is none yet."""
         kind, number = memory
         if kind == "tensor":
             given: torch.Tensor = self._arguments[number] if number < CONSTANTS else self._constants[number - CONSTANTS]

@@ -82,7 +82,7 @@ class LoweredGraph:
         ]
 
     def held(self) -> list[Held]:
-        """Every tensor that somebody outside of kernels sees: results, and arguments of ordinary ops."""
+        """Every tensor that is seen outside of kernels: results, and arguments of ordinary ops."""
         found = [result for result in self.results if isinstance(result, Held)]
         found += [number.held for number in self.numbers if number.held is not None]
         for call in self.eager.values():

@@ -1,4 +1,4 @@
-"""A whole model without Python: kernels, which memory they get for which sizes, and what goes in and comes out.
+"""A whole model without Python: kernels, which memory they get for which sizes, inputs and outputs.
 
 ``bringup.export`` makes one and hands it to a target, with the constants' bytes; it holds no torch objects. All
 formulas are over the model's sizes, in the order of ``GraphProgram.sizes``.
@@ -63,7 +63,7 @@ class ConstantSpec:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch: memories with the offset in elements of each buffer, the kernel's sizes and its numbers."""
+    """One launch: allocations with the offset in elements of each buffer, the kernel's sizes and its numbers."""
 
     kernel: int
     buffers: tuple[tuple[Memory, Index], ...]
@@ -75,7 +75,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class ResultSpec:
-    """A tensor that comes out."""
+    """An output tensor."""
 
     memory: Memory
     dtype: str

@@ -21,6 +21,7 @@ from bringup.ir.kernel import Kernel
 from bringup.lowering.call import Launch, Number
 from bringup.lowering.scalar_types import CODE_OF
 from bringup.lowering.symbolic import index_of
+from bringup.targets.target import FusionLimits
 
 _IMMEDIATE, _SCALAR, _SEED, _OFFSET = 0, 4, 5, 6  # as bringup/_C.pyi numbers arguments
 
@@ -30,7 +31,7 @@ LoadAll = Callable[[int, "Sequence[Kernel | ForeignKernel | None]"], "list[Compi
 
 @dataclass(frozen=True)
 class FilledLaunch:
-    """One launch for known sizes: memories with byte offsets first, then arguments as make_plan takes them."""
+    """One launch for known sizes: buffers with byte offsets first, then arguments as make_plan takes them."""
 
     handle: int
     units: int
@@ -42,11 +43,11 @@ class FilledLaunch:
 
 @dataclass(frozen=True)
 class Filled:
-    """A graph for known sizes: launches by step (None for ordinary ops), bytes of memories, results' sizes."""
+    """A graph for known sizes: launches by step (None for ordinary ops), bytes of allocations, results' sizes."""
 
     launches: Sequence[FilledLaunch | None]
     nbytes: dict[int, int]
-    #: For every Held that somebody makes a tensor of, by its number: (shape, strides, offset).
+    #: For every Held that becomes a tensor, by its number: (shape, strides, offset).
     layouts: Sequence[tuple[tuple[int, ...], tuple[int, ...], int]]
 
 
@@ -97,7 +98,7 @@ def _rounded(value: float, dtype: DType) -> float:
 
 
 def touched(step: Step) -> set[Memory]:
-    """The memories that a step reads or writes."""
+    """The allocations that a step reads or writes."""
     if isinstance(step, Opaque):
         return set(step.reads | step.writes)
     return {tensor.memory for tensor in step.buffers}
@@ -113,12 +114,16 @@ def lives_of(steps: Sequence[Step], apart: set[Memory]) -> dict[int, Life]:
     return lives
 
 
-def structure_of(lowered: LoweredGraph, load_all: LoadAll, fuse: bool = True) -> GraphStructure:
-    """Fuses, compiles and generates the functions that fill a plan in."""
-    if fuse:
+def limits_of(device: int) -> FusionLimits:
+    """What fused kernels of a device may be."""
+    return target_of(in_use.driver_of(device).driver).limits
+
+
+def structure_of(lowered: LoweredGraph, load_all: LoadAll, limits: FusionLimits | None) -> GraphStructure:
+    """Fuses within limits (None: not at all), compiles and generates the functions that fill a plan in."""
+    if limits is not None:
         from bringup.graph.fusion import fuse_steps
 
-        limits = target_of(in_use.driver_of(lowered.call.device).driver).limits
         fused = fuse_steps(lowered.steps, lowered.kept, limits, lowered.symbols.ranges)
         steps, decisions, origins = fused.steps, fused.decisions, fused.origins
     else:

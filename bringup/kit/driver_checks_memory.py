@@ -267,14 +267,32 @@ def host_memory(probe: Probe) -> None:
         probe.driver.host_free(pointer)
 
 
+@check(needs=("open_spec",))
+def memory_info(probe: Probe) -> None:
+    """memory_info never has more free than there is, and an allocation takes its part of it."""
+    probe.need("memory_info")
+    before, total = probe.driver.memory_info(probe.device)
+    expect(0 <= before <= total, f"{before} bytes free of {total}")
+    size = min(1 << 20, before // 2)
+    address = probe.driver.alloc(probe.device, size)
+    try:
+        left, again = probe.driver.memory_info(probe.device)
+    finally:
+        probe.driver.free(probe.device, address)
+    expect(again == total, f"the total changed from {total} to {again}")
+    expect(left <= before - size, f"{before} bytes were free, and {left} are after an allocation of {size}")
+
+
 @check(needs=("open_spec", "copy_round_trip"))
 def copy_peer(probe: Probe) -> None:
-    """copy_peer moves bytes between every two devices."""
+    """copy_peer moves bytes between every two devices, or those that can_access_peer names."""
     probe.need("copy_peer")
     if not probe.spec.peer_copy:
         raise Skip("the spec says peer_copy=False")
     here = probe.device
     for other in probe.devices:
+        if probe.driver.offers("can_access_peer") and not probe.driver.can_access_peer(other, here):
+            continue
         mine, theirs = probe.alloc(4097), probe.alloc(4097, other)
         probe.write(mine, pattern(4097, 10 + other))
         probe.write(theirs, bytes(4097), device=other)

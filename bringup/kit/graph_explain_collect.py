@@ -182,7 +182,7 @@ class _Telling:
         return f"argument {index}" if known is None else known.name
 
     def _identity(self, memory: Memory) -> tuple[str, str, int, str]:
-        """(name, dtype and shape, bytes, kind) of a memory."""
+        """(name, dtype and shape, bytes, kind) of an allocation."""
         kind, number = memory
         if kind == "tensor" and number < CONSTANTS:
             node = self.inputs[number]
@@ -298,12 +298,12 @@ class _Telling:
 
 
 def reads_of(step: Step) -> list[Memory]:
-    """The memories a step reads."""
+    """The allocations a step reads."""
     return sorted(step.reads) if isinstance(step, Opaque) else _with_role(step, "in")
 
 
 def writes_of(step: Step) -> list[Memory]:
-    """The memories a step writes."""
+    """The allocations a step writes."""
     return sorted(step.writes) if isinstance(step, Opaque) else _with_role(step, "out")
 
 

@@ -104,7 +104,7 @@ class _Drawing:
         return list(found)
 
     def _leaving(self, step: StepStory, links: Sequence[tuple[int, int, Memory]]) -> list[Memory]:
-        """The memories that edges carry away from a step."""
+        """The allocations that edges carry away from a step."""
         number = len(self._pills) + step.number
         return list(dict.fromkeys(memory for source, _, memory in links if source == number))
 
@@ -203,7 +203,7 @@ class _Drawing:
 
 
 def _writers(steps: Sequence[StepStory], memory: Memory, before: int) -> list[int]:
-    """The steps whose values a memory holds then: back to one that began with what was there."""
+    """The steps whose values an allocation holds then: back to one that began with what was there."""
     found = []
     for step in reversed(steps[:before]):
         if memory in step.writes:

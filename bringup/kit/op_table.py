@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ROUTES = ("library", "kernel", "native", "decomposition", "fallback", "error")
 NATIVE = ("library", "kernel", "native")
@@ -49,10 +49,12 @@ class OpTable:
     device: str
     rows: Sequence[OpRow]
     lowered: Collection[str]
+    #: Overload → file and line of its definition, where it has one here.
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def by_route(self) -> dict[str, int]:
-        """How many overloads take each route; routes that nobody takes are left out."""
+        """How many overloads take each route; routes without any are left out."""
         counted = Counter(row.route for row in self.rows)
         return {route: counted[route] for route in ROUTES if counted[route]}
 
@@ -60,6 +62,11 @@ class OpTable:
     def native(self) -> int:
         """Overloads that run on the device as themselves: decompositions and fallbacks are not among them."""
         return sum(self.by_route.get(route, 0) for route in NATIVE)
+
+    def where(self, base: str) -> str:
+        """Where an op is defined: file and line, of each definition if it has several."""
+        found = dict.fromkeys(place for overload, place in self.places.items() if base_of(overload) == base)
+        return "\n".join(place.removeprefix("bringup/lowering/") for place in found)
 
     def only(self, routes: Collection[str]) -> list[OpRow]:
         """The rows of some routes."""
@@ -104,16 +111,17 @@ def device_table(index: int) -> OpTable:
     kernels = bool(install.active) and driver.offers("launch")
     lowered: set[str] = set()
     own: dict[str, str] = {}
+    places: dict[str, str] = {}
     if kernels:
         from bringup.lowering.composed import COMPOSED, registered
-        from bringup.lowering.registry import LOWERINGS
+        from bringup.lowering.registry import DEFINED_AT, LOWERINGS
 
-        lowered = lowered_ops(LOWERINGS)
+        lowered, places = lowered_ops(LOWERINGS), dict(DEFINED_AT)
         if registered():
             own.update(dict.fromkeys(COMPOSED, "native"))
     own.update(dict.fromkeys(_library_overloads(index), "library"))
     rows = named_rows(_C.routes(), host_library, kernels, own)
-    return OpTable(f"{in_use.device_type()}:{index}", rows, lowered)
+    return OpTable(f"{in_use.device_type()}:{index}", rows, lowered, places)
 
 
 def _library_overloads(index: int) -> list[str]:

@@ -343,8 +343,10 @@ def _open_device(device: str) -> dict[str, str]:
 
 
 def _tail(log: IO[bytes]) -> str:
-    """The last words in a log, without faulthandler's list of every extension module."""
+    """The last words in a log, or those of a crash from their beginning: the first lines say where it was."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - (1 << 16)))
     lines = log.read().decode(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()[-LOG_TAIL:]
+    text = "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()
+    crash = text.rfind("Fatal Python error:")
+    return text[-LOG_TAIL:] if crash < 0 else text[crash : crash + LOG_TAIL]

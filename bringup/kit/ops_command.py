@@ -84,19 +84,21 @@ def show(
         ops: dict[str, dict[str, str]] = {}
         for row in rows:
             ops.setdefault(row.base, {})[row.overload] = row.route
+        places = {base: where.split("\n") for base in ops if (where := table.where(base))}
         summary = {"lowered_ops": len(table.lowered), "native_overloads": table.native, "routes": table.by_route}
-        print(json.dumps({"device": table.device, "summary": summary, "ops": ops}, indent=1))
+        print(json.dumps({"device": table.device, "summary": summary, "ops": ops, "defined": places}, indent=1))
         return
     else:
         from rich.console import Console
         from rich.table import Table
 
-        shown = Table("op", "route", "overloads", title=f"{len(rows)} overloads on {table.device}")
+        shown = Table("op", "route", "overloads", "defined in", title=f"{len(rows)} overloads on {table.device}")
         for column in shown.columns:  # a name that is too long goes on in the next line: nothing is cut off
             column.overflow = "fold"
         shown.columns[1].no_wrap = True
         for group in op_table.grouped(rows):
-            shown.add_row(*group)
+            own = group[1] in ("kernel", "native")
+            shown.add_row(*group, table.where(f"aten::{group[0]}") if own else "")
         console = Console(markup=False, highlight=False)
         console.print(shown)
         for line in op_table.summary_lines(table):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from bringup.lowering.registry import DEFINED_AT, ROOT
 from bringup.lowering.untraced import untraced
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -29,6 +30,8 @@ def composed(*overloads: str) -> Callable[[_F], _F]:
     def note(function: _F) -> _F:
         for overload in overloads:
             COMPOSED[overload] = function
+            code = function.__code__
+            DEFINED_AT[overload] = f"{code.co_filename.removeprefix(ROOT)}:{code.co_firstlineno}"
         return function
 
     return note

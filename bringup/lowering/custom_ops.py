@@ -12,13 +12,12 @@ bringup/lowering/formulas.py; its ``unary`` and ``binary`` reach all ops of brin
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
 from bringup.ir.expr import Expr, const
-from bringup.lowering import install, registry
+from bringup.lowering import registry
 from bringup.lowering.formula_trial import try_formula
 from bringup.lowering.pointwise_op import Formula, PointwiseOp, To, define_autograd, define_forms
 
@@ -62,7 +61,6 @@ def pointwise(schema: str, formula: Formula, *, backward: Formula | None = None,
     define_autograd(op, made[1].packet if backward is not None else None)
     for one in made:
         registry.pointwise(one.name, one.formula, to=to)
-    install.extend([one.name for one in made], sys.modules.get("bringup._C"))
     return op.packet
 
 

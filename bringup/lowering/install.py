@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bringup import debug
@@ -12,7 +13,7 @@ from bringup.driver import Driver
 from bringup.lowering import ops
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.overloads import Served, served_overloads
-from bringup.lowering.registry import LOWERINGS, OUTPUTS, Lowering
+from bringup.lowering.registry import LATE, LOWERINGS, OUTPUTS, Lowering
 from bringup.lowering.resolve import Resolver
 from bringup.lowering.untraced import untraced
 
@@ -23,12 +24,11 @@ _ONLY_IN_GRAPHS = frozenset({"aten::clone"})
 active: list[Resolver] = []
 
 
-def extend(names: Sequence[str], core: Any) -> None:
-    """Serves ops that were defined after the first device was opened; before that there is nothing to do."""
-    for resolver in active:
-        served = served_overloads({name: LOWERINGS[name] for name in names})
-        resolver.add({one.name: (one.definition, one.arguments) for one in served})
-        _register(core, resolver, served)
+def _extend(core: Any, resolver: Resolver, names: Sequence[str]) -> None:
+    """Serves ops that were defined after the first device was opened."""
+    served = served_overloads({name: LOWERINGS[name] for name in names})
+    resolver.add({one.name: (one.definition, one.arguments) for one in served})
+    _register(core, resolver, served)
 
 
 def _register(core: Any, resolver: Resolver, served: Sequence[Served]) -> None:
@@ -77,4 +77,5 @@ def install(
         from bringup.lowering import composed
 
         composed.register(core)
+    LATE[:] = [partial(_extend, core, resolver)]
     return served

@@ -47,7 +47,7 @@ class PointwiseOp:
         return [n for n, kind in enumerate(self.types) if kind == "Tensor"]
 
     def define(self) -> None:
-        """The schema, what comes out, and the value in torch's ops."""
+        """The schema, the outputs, and the value in torch's ops."""
         several = len(self.results or [0]) > 1
         returns = f"({', '.join(['Tensor'] * len(self.results or []))})" if several else "Tensor"
         self.library.define(f"{self.base}({self.arguments}) -> {returns}")

@@ -8,6 +8,7 @@ pointwise("aten::exp", exp, to="float")
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -20,8 +21,16 @@ from bringup.lowering.scalar_types import number_type, opmath, result_type
 
 Lowering: TypeAlias = Callable[..., None]
 
+#: The folder that the package is in.
+ROOT = __file__.removesuffix("bringup/lowering/registry.py")
+
 #: Functional overload ("aten::add.Tensor", or "aten::exp" where the overload has no name) → its definition.
 LOWERINGS: dict[str, Lowering] = {}
+#: Overload → file and line that define it, from the package on: ``bringup ops`` prints them.
+DEFINED_AT: dict[str, str] = {}
+
+#: Told of overloads that are defined after the first device was opened, whose kernels are registered then.
+LATE: list[Callable[[Sequence[str]], None]] = []
 
 #: Outputs of an op whose meta kernel in PyTorch is missing or differs from the CPU: a function of the arguments as the
 #: core describes them (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that
@@ -44,6 +53,14 @@ def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ..
 REPEATED: dict[Lowering, tuple[int, ...]] = {}
 
 
+def caller() -> str:
+    """Returns file and line of whoever calls into this module."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno}"
+
+
 def lowering(
     *overloads: str, outputs: Outputs | None = None, repeated: tuple[int, ...] = ()
 ) -> Callable[[Lowering], Lowering]:
@@ -55,15 +72,20 @@ def lowering(
     True
     """
 
+    where = caller()
+
     def register(function: Lowering) -> Lowering:
         for overload in overloads:
             if overload in LOWERINGS:
                 raise ValueError(f"{overload} has two lowerings")
             LOWERINGS[overload] = function
+            DEFINED_AT[overload] = where
             if outputs is not None:
                 OUTPUTS[overload] = outputs
         if repeated:
             REPEATED[function] = repeated
+        for serve in LATE:
+            serve(overloads)
         return function
 
     return register

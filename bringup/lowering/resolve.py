@@ -263,11 +263,11 @@ class Resolver:
         self._lowerings = {**self._lowerings, **lowerings}
 
     def definition_of(self, op: str) -> tuple[Lowering, int] | None:
-        """How an op is lowered, and how many arguments that takes; None if nobody knows."""
+        """How an op is lowered, and how many arguments that takes; None for an op without a lowering."""
         return self._lowerings.get(op)
 
     def load_all(self, device: int, kernels: Sequence[Kernel | ForeignKernel | None]) -> list[Compiled | None]:
-        """The kernels of a graph on a device, compiled if nobody has; None for None."""
+        """The kernels of a graph on a device, compiled where that was not done yet; None for None."""
         return self._load.all(device, kernels)
 
     def resolve(self, op: str, device: int, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Any:

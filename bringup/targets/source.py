@@ -22,3 +22,7 @@ class Source:
     text: str
     entry: str
     units: Index
+    block: int = 0
+    """Threads of one unit, where the language has such; ``Launch.block``."""
+    local_bytes: int = 0
+    """Memory that the threads of a unit share; ``Launch.local_bytes``."""

@@ -256,9 +256,7 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether bytes move between two devices without passing through the host; opens both."""
-    one, other = get_device_properties(device), get_device_properties(peer_device)
-    same_device = one.driver_index == other.driver_index
-    return one.driver == other.driver and not same_device and one.peer_copy and other.peer_copy
+    return _C.can_access_peer(device_index(device), device_index(peer_device))
 
 
 def _supports(dtype: str) -> bool:

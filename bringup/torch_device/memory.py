@@ -122,12 +122,7 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 
     >>> free, total = torch.sim.mem_get_info()  # doctest: +SKIP
     """
-    index = device_index(device)
-    if hasattr(torch._C, "_accelerator_getMemoryInfo"):
-        free, total = torch._C._accelerator_getMemoryInfo(index)
-        return free, total
-    total = _C.device_spec(index)["memory_bytes"]
-    return total - memory_reserved(index), total
+    return _C.memory_info(device_index(device))
 
 
 def empty_cache() -> None:

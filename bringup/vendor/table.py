@@ -190,4 +190,4 @@ def _check_choices(entry: Entry) -> None:
             why = "PyTorch's op has its own" if entry.is_aten else "stands in the entry with the op's whole schema"
             raise entry.error(key, why)
     if entry.is_full and not entry.is_aten and bool(entry.output) == bool(entry.meta):
-        raise entry.error("output", "a new op needs one of output and meta, which say what comes out")
+        raise entry.error("output", "a new op needs one of output and meta, which describe its outputs")

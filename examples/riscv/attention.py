@@ -36,7 +36,7 @@ class Block(nn.Module):
 def main(vector: int, tokens: int) -> None:
     torch.manual_seed(0)
     block, x = Block(32, 2).eval(), torch.randn(1, tokens, 32)
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="block")
+    backend = bringup.Backend(target="riscv", vector=vector, name="block")
     with torch.no_grad():
         result = torch.compile(block, backend=backend)(x)
         torch.testing.assert_close(result, block(x))

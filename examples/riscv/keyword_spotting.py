@@ -60,7 +60,7 @@ def main(vector: int, steps: int, count: int) -> None:
     torch.manual_seed(0)
     model = trained(steps)
     quantized = bringup.quantize(model, [(sounds(1)[0],) for _ in range(32)])
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="keywords")
+    backend = bringup.Backend(target="riscv", vector=vector, name="keywords")
     on_guest = torch.compile(quantized, backend=backend)
     heard, word = sounds(count)
     right = float_right = 0

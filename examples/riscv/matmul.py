@@ -36,7 +36,7 @@ PATTERNS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 def instructions(function: Function, tensors: list[torch.Tensor], vector: int) -> int:
     """Runs it in the emulator, compares with eager, and says how many instructions that took."""
     torch._dynamo.reset()
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector)
+    backend = bringup.Backend(target="riscv", vector=vector)
     result = torch.compile(function, backend=backend, dynamic=False)(*tensors)
     torch.testing.assert_close(result, function(*tensors))
     return backend.reports()[0].instructions

@@ -41,7 +41,7 @@ def main(vector: int, steps: int, out: str) -> None:
     torch.set_num_threads(1)  # layers are so small that threads would wait for each other: 40 times slower
     model = trained(steps)
     points, arm = spirals(64)
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="spirals")
+    backend = bringup.Backend(target="riscv", vector=vector, name="spirals")
     with torch.no_grad():
         on_guest = torch.compile(model, backend=backend)(points)
         expected = model(points)

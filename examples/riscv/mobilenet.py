@@ -55,7 +55,7 @@ def main(vector: int, side: int, page: str) -> None:
     torch.manual_seed(0)
     model, image = mobilenet(10), torch.randn(1, 3, side, side)
     limits = {"ram": "256K", "flash": "64K"}
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="mobilenet", **limits)
+    backend = bringup.Backend(target="riscv", vector=vector, name="mobilenet", **limits)
     with torch.no_grad():
         result = torch.compile(model, backend=backend)(image)
         torch.testing.assert_close(result, model(image), rtol=1e-4, atol=1e-5)

@@ -74,7 +74,7 @@ def main(vector: int, steps: int, letters: int, prompt: str) -> None:
     start = torch.tensor([alphabet.index(letter) for letter in prompt])
     torch.set_num_threads(1)  # layers are so small that threads would wait for each other: 40 times slower
     model = trained(tokens, len(alphabet), steps)
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector, name="gpt")
+    backend = bringup.Backend(target="riscv", vector=vector, name="gpt")
     on_guest = recited(torch.compile(model, backend=backend, dynamic=False), start, letters)
     print("".join(alphabet[token] for token in on_guest))
     assert torch.equal(on_guest, recited(model, start, letters)), "eager PyTorch says something else"

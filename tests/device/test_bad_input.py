@@ -366,7 +366,7 @@ for driver.answer in (0, 12345, -64, "here", None, 1 << 70):
         (".abi_version = BRINGUP_ABI_VERSION", ".abi_version = 99", "99"),
         (".struct_size = sizeof *driver", ".struct_size = 24", "struct_size"),
         (".copy = copy,", "", "copy"),
-        ("abi_version != BRINGUP_ABI_VERSION", "abi_version != 99", "built for ABI version 1, not 1"),
+        ("abi_version != BRINGUP_ABI_VERSION", "abi_version != 99", "built for ABI version 2, not 2"),
         ("int32_t bringup_driver_create", "int32_t other_name", "bringup_driver_create"),
     ],
 )

@@ -36,7 +36,7 @@ def test_the_cost_grows_with_the_number_of_tensors(kind: str, device: str) -> No
     for count in (500, 1500):
         weights, gradients = tensors(count, kind, device)
         costs.append(cost(lambda: torch._foreach_add_(weights, gradients, alpha=-0.5)))  # noqa: B023
-    assert costs[1] <= 5 * costs[0], costs  # pair by pair: 19 times as much, and 14 times where they are views
+    assert costs[1] <= 8 * costs[0], costs  # pair by pair: 19 times as much, and 14 times where they are views
 
 
 @pytest.mark.parametrize("kind", KINDS)

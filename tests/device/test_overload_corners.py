@@ -340,3 +340,31 @@ def test_halves_divided_by_a_number(device: str, dtype: torch.dtype) -> None:
         assert torch.equal((x.to(device) // other).cpu(), x // number)
         for mode in ("floor", "trunc"):
             assert torch.equal(x.to(device).div(other, rounding_mode=mode).cpu(), x.div(number, rounding_mode=mode))
+
+
+def test_an_argument_that_a_meta_kernel_returns_is_not_written(device: str) -> None:
+    """Nor is it the result: the schema says that a new tensor is. native_dropout(train=None) wrote over its input."""
+    from bringup.lowering.registry import lowering
+
+    library = torch.library.Library("corners", "DEF")
+    library.define("grown(Tensor x, bool really) -> Tensor")
+    library.impl("grown", lambda x, really: x.new_empty(x.shape) if really else x, "Meta")
+
+    @lowering("corners::grown")
+    def grown(call, x, really):
+        k = call.kernel()
+        source, out = k.read(x), k.write(call.outs[0], x.shape)
+        places = tuple(k.grid(size) for size in x.shape)
+        k.store(out, places, source[places] + 1)
+        k.launch()
+
+    for x in (
+        torch.ones(3, 4, device=device),
+        torch.ones(4, 3, device=device).t(),
+        torch.ones(3, 1, device=device).expand(3, 4),
+    ):
+        for really in (True, False):
+            result = torch.ops.corners.grown(x, really)
+            assert result.data_ptr() != x.data_ptr()
+            assert torch.equal(x, torch.ones_like(x))
+            assert torch.equal(result, torch.full_like(result, 2))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.driver import DeviceSpec, Driver, Launch
+from bringup.driver import DeviceSpec, Driver, Launch, c_functions
 from bringup.driver import c_struct as abi
 from bringup.driver.abi import adapt
 from bringup.kit.driver_checks import run_driver_checks
@@ -159,7 +159,7 @@ def test_the_core_sees_the_same_through_the_struct(tmp_path):
     references = [ctypes.byref(value) for value in (data, nbytes, free)]
     assert struct.compile(None, GATHER.encode(), *references) == abi.OK
     assert struct.load(None, 0, data, nbytes, b"gather", ctypes.byref(kernel)) == abi.OK
-    abi.VOID_CALL(free.value)(data)
+    c_functions.VOID_CALL(free.value)(data)
     table, index, out = (ctypes.c_int64 * 3)(10, 11, 12), (ctypes.c_int64 * 2)(2, 1), (ctypes.c_int64 * 2)()
     args = (ctypes.c_uint64 * 4)(*map(ctypes.addressof, (table, index, out)), 3)
     finished = ctypes.c_uint32(7)

@@ -114,7 +114,7 @@ class _Module(torch.nn.Module):
 def _results(how: str, run: Any, given: Sequence[torch.Tensor], folder: Path) -> Sequence[torch.Tensor]:
     on_device = [tensor.to("sim") for tensor in given]
     if how == "riscv":
-        backend = bringup.Backend(mode="simulate", target="riscv")
+        backend = bringup.Backend(target="riscv")
         found = torch.compile(run, backend=backend, dynamic=False)(*given)
         assert len(backend.reports()) == 1, "it ran somewhere else"
     elif how == "exported":

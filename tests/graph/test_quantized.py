@@ -20,7 +20,7 @@ import bringup
 from bringup.graph.export.artifact import ArtifactFile
 from bringup.graph.export.artifact_manifest import program_from
 from bringup.graph.quantize.quantizer import without_zero_points
-from bringup.graph.quantize.rewrite import rewrite_quantized
+from bringup.graph.quantize.rewrite import use_integer_ops
 from bringup.lowering.ops import quantized_reference as reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -405,7 +405,7 @@ def test_strange_parameters_are_not_rewritten(scale: float, zero: int, kind: Any
     out = graph.call_function(qd.quantize_per_tensor.default, (real, scale, zero, *kind))
     out.meta["val"] = integers(4)
     graph.output(out)
-    rewrite_quantized(graph)
+    use_integer_ops(graph)
     assert [node.target for node in graph.nodes if node.op == "call_function"] == [real.target, out.target]
 
 

@@ -223,7 +223,7 @@ def test_results_have_the_strides_of_eager_ones() -> None:
     torch._dynamo.reset()
     model, x = Orders().eval().requires_grad_(False), torch.randn(2, 5, 4)
     picture = torch.randn(1, 2, 3, 3).contiguous(memory_format=torch.channels_last)
-    backend = bringup.Backend(mode="simulate", target="riscv")
+    backend = bringup.Backend(target="riscv")
     found = torch.compile(model, backend=backend, dynamic=False)(x, picture)
     for ours, theirs in zip(found, model(x, picture)):
         torch.testing.assert_close(ours, theirs, check_stride=theirs.is_contiguous())
@@ -321,3 +321,23 @@ int main(void) {
   return 0;
 }
 """
+
+
+WITHOUT_KERNELS = """
+import pathlib, sys, torch, bringup
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU()).eval()
+x = torch.randn(2, 4)
+folder = bringup.export(model, (x,), out=pathlib.Path(sys.argv[1]) / "project", target="riscv")
+assert (folder / "Makefile").exists()
+with torch.no_grad():
+    got = torch.compile(model, backend=bringup.Backend(target="riscv"))(x)
+torch.testing.assert_close(got, model(x))
+"""
+
+
+@pytest.mark.parametrize(
+    "active", [{"BRINGUP_DRIVERS": "examples/drivers/dictmem.py"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}]
+)
+def test_bare_metal_needs_no_device_with_kernels(run_python, tmp_path: Path, active: dict[str, str]) -> None:
+    """The chip that runs a project is the target; what PyTorch device this process has does not matter."""
+    run_python(WITHOUT_KERNELS, str(tmp_path), env=active)

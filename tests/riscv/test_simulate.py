@@ -43,7 +43,7 @@ def test_compile_prints_the_kernels(model: nn.Module, capsys: pytest.CaptureFixt
     assert not backend.reports()
 
 
-@pytest.mark.parametrize("mode", ["codegen", "simulate"])
+@pytest.mark.parametrize("mode", ["codegen", "run", "simulate"])
 def test_an_output_folder_gets_the_project(model: nn.Module, mode: str, tmp_path: Path) -> None:
     backend = bringup.Backend(mode=mode, target="riscv", output_dir=tmp_path / "out", name="net", vector=128)
     torch.testing.assert_close(torch.compile(model, backend=backend)(X), model(X))
@@ -51,7 +51,7 @@ def test_an_output_folder_gets_the_project(model: nn.Module, mode: str, tmp_path
     wanted = "Makefile crt0.S main.c net.c net.h net.ld net_inputs.bin net_vector.S net_weights.bin net_weights.c"
     assert names >= set(wanted.split())
     assert "layer_0_addmm_relu" in (tmp_path / "out" / "net.c").read_text()
-    assert bool(backend.reports()) == (mode == "simulate")
+    assert bool(backend.reports()) == (mode != "codegen")
 
 
 def test_codegen_without_a_folder_is_an_error() -> None:
@@ -60,7 +60,7 @@ def test_codegen_without_a_folder_is_an_error() -> None:
 
 
 def test_verbose_shows_graph_and_kernels(model: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
-    backend = bringup.Backend(mode="simulate", target="riscv", verbose=True)
+    backend = bringup.Backend(target="riscv", verbose=True)
     torch.compile(model, backend=backend)(X)
     out = capsys.readouterr().out
     assert "aten" in out
@@ -73,7 +73,7 @@ def test_a_break_in_the_graph_makes_two_programs(model: nn.Module, tmp_path: Pat
         torch._dynamo.graph_break()
         return y.exp()
 
-    backend = bringup.Backend(mode="simulate", target="riscv", output_dir=tmp_path)
+    backend = bringup.Backend(target="riscv", output_dir=tmp_path)
     torch.testing.assert_close(torch.compile(broken, backend=backend)(X), model(X).exp())
     assert len(backend.reports()) == 2
     assert (tmp_path / "Makefile").exists()
@@ -87,7 +87,7 @@ def test_machines_agree_on_bytes_and_instructions(model: nn.Module, vector: int)
     for machine in ("interpreter", "qemu", "unicorn"):
         if machine_class(machine).absent_reason() is None:
             torch._dynamo.reset()
-            backend = bringup.Backend(mode="simulate", target="riscv", machine=machine, vector=vector)
+            backend = bringup.Backend(target="riscv", machine=machine, vector=vector)
             result = torch.compile(model, backend=backend)(X)
             found[machine] = result.numpy().tobytes(), backend.reports()[0].instructions
     assert len(found) >= 2, "unicorn comes with the tests"
@@ -98,21 +98,21 @@ def test_every_vector_length_gives_the_same_bytes(model: nn.Module) -> None:
     results = []
     for vector in (0, 128, 256, 512, 1024):
         torch._dynamo.reset()
-        backend = bringup.Backend(mode="simulate", target="riscv", vector=vector)
+        backend = bringup.Backend(target="riscv", vector=vector)
         results.append(torch.compile(model, backend=backend)(X))
     assert all(torch.equal(one, results[0]) for one in results)
 
 
 @pytest.mark.parametrize("isa", ["rv32imc", "rv32imfc"])
 def test_cores_of_32_bits(model: nn.Module, isa: str) -> None:
-    backend = bringup.Backend(mode="simulate", target="riscv", isa=isa)
+    backend = bringup.Backend(target="riscv", isa=isa)
     torch.testing.assert_close(torch.compile(model, backend=backend)(X), model(X))
     assert backend.reports()[0].isa == isa
 
 
 def test_weights_that_change_without_a_count(model: nn.Module) -> None:
     """Writes through .data and NumPy move no version counter."""
-    backend = bringup.Backend(mode="simulate", target="riscv")
+    backend = bringup.Backend(target="riscv")
     run = torch.compile(model, backend=backend)
     for write in (lambda: None, lambda: model[0].weight.data.mul_(3), lambda: model[2].bias.numpy().fill(2)):
         write()
@@ -122,7 +122,7 @@ def test_weights_that_change_without_a_count(model: nn.Module) -> None:
 # ---- reports ----
 def test_the_difference_from_eager_is_the_last_calls() -> None:
     torch._dynamo.reset()
-    backend = bringup.Backend(mode="simulate", target="riscv")
+    backend = bringup.Backend(target="riscv")
     run = torch.compile(lambda x: (x * 3 + x.exp()).sum(), backend=backend)
     found = []
     for x in (torch.zeros(9), torch.full((9,), 8.3)):
@@ -148,7 +148,7 @@ class _Page(HTMLParser):
 
 
 def test_reports_as_text_json_and_page(model: nn.Module, tmp_path: Path) -> None:
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=256, name="net")
+    backend = bringup.Backend(target="riscv", vector=256, name="net")
     torch.compile(model, backend=backend)(X)
     (report,) = backend.reports()
     assert backend.report() == report.text()
@@ -176,7 +176,7 @@ def test_layers_are_told_apart_whichever_compiler(model: nn.Module, toolchain: s
     """gcc makes copies of functions under other names."""
     if toolchain == "gcc" and shutil.which("riscv64-unknown-elf-gcc") is None:
         pytest.skip("riscv64-unknown-elf-gcc is not installed (Debian: gcc-riscv64-unknown-elf)")
-    backend = bringup.Backend(mode="simulate", target="riscv", toolchain=toolchain)
+    backend = bringup.Backend(target="riscv", toolchain=toolchain)
     torch.compile(model, backend=backend)(X)
     (report,) = backend.reports()
     assert sum(layer.instructions or 0 for layer in report.layers) > 0.8 * report.instructions
@@ -184,7 +184,7 @@ def test_layers_are_told_apart_whichever_compiler(model: nn.Module, toolchain: s
 
 def test_a_hostile_name_stays_text_in_the_page() -> None:
     torch._dynamo.reset()
-    backend = bringup.Backend(mode="simulate", target="riscv", name="<script>alert(1)</script>")
+    backend = bringup.Backend(target="riscv", name="<script>alert(1)</script>")
     torch.compile(torch.exp, backend=backend)(X)
     assert "<script" not in backend.reports()[0].html()
 
@@ -196,7 +196,7 @@ def test_reports_are_of_this_target() -> None:
 
 # ---- models that change ----
 def test_changed_weights_are_seen(model: nn.Module) -> None:
-    compiled = torch.compile(model, backend=bringup.Backend(mode="simulate", target="riscv"))
+    compiled = torch.compile(model, backend=bringup.Backend(target="riscv"))
     before = compiled(X)
     layer = model[0]  # type: ignore[index]
     layer.weight.mul_(2.0)
@@ -208,7 +208,7 @@ def test_changed_weights_are_seen(model: nn.Module) -> None:
 
 
 def test_other_sizes_get_a_program_of_their_own(model: nn.Module) -> None:
-    compiled = torch.compile(model, backend=bringup.Backend(mode="simulate", target="riscv"))
+    compiled = torch.compile(model, backend=bringup.Backend(target="riscv"))
     for rows in (2, 5, 1, 2):
         x = torch.randn(rows, 6)
         torch.testing.assert_close(compiled(x), model(x))
@@ -218,7 +218,7 @@ def test_gradients() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    backend = bringup.Backend(mode="simulate", target="riscv")
+    backend = bringup.Backend(target="riscv")
     torch.compile(model, backend=backend)(X).square().sum().backward()
     found = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
@@ -229,7 +229,7 @@ def test_gradients() -> None:
 
 
 def test_two_threads_share_a_guest(model: nn.Module) -> None:
-    compiled = torch.compile(model, backend=bringup.Backend(mode="simulate", target="riscv"))
+    compiled = torch.compile(model, backend=bringup.Backend(target="riscv"))
     compiled(X)
     wrong = []
 
@@ -256,6 +256,6 @@ def test_an_int8_model_gives_its_integers() -> None:
     quantized = bringup.quantize(model, [(torch.randn(1, 1, 8, 8),) for _ in range(4)])
     for vector in (0, 256):
         torch._dynamo.reset()
-        backend = bringup.Backend(mode="simulate", target="riscv", vector=vector)
+        backend = bringup.Backend(target="riscv", vector=vector)
         with torch.no_grad():
             assert torch.equal(torch.compile(quantized, backend=backend)(x), quantized(x))

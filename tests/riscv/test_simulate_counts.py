@@ -17,7 +17,7 @@ BARS = [(work, vector) for work in WORKLOADS for vector in work.bars]
 def test_instructions_stay_below_the_bar(work: Workload, vector: int) -> None:
     torch._dynamo.reset()
     model, x = work.build()
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector)
+    backend = bringup.Backend(target="riscv", vector=vector)
     with torch.no_grad():
         result = torch.compile(model, backend=backend)(x)
         torch.testing.assert_close(result, model(x))

@@ -23,7 +23,7 @@ def _fresh_dynamo() -> None:
 
 
 def simulate(model: Any, *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
-    backend = bringup.Backend(mode="simulate", target="riscv", **options)
+    backend = bringup.Backend(target="riscv", **options)
     with torch.no_grad():
         result: torch.Tensor = torch.compile(model, backend=backend, dynamic=False)(*inputs)
     return result

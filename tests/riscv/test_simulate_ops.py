@@ -105,7 +105,7 @@ def test_equals_eager(name: str, vector: int) -> None:
     function, *tensors = CASES[name]
     expected = _tuple(function(*tensors))
     torch._dynamo.reset()
-    backend = bringup.Backend(mode="simulate", target="riscv", vector=vector)
+    backend = bringup.Backend(target="riscv", vector=vector)
     found = _tuple(torch.compile(function, backend=backend, dynamic=False)(*tensors))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected):

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from bringup.driver import CopyKind, PlacementKind
+from bringup.driver import CopyKind, PlacementKind, c_functions
 from bringup.driver import c_struct as abi
 from tests.c_compiler import INCLUDE, compile_c
 
@@ -19,7 +19,7 @@ STRUCTS = {
     "bringup_placement": abi.PlacementStruct,
     "bringup_device_spec": abi.DeviceSpecStruct,
     "bringup_launch": abi.LaunchStruct,
-    "bringup_driver": abi.DriverStruct,
+    "bringup_driver": c_functions.DriverStruct,
 }
 
 
@@ -66,7 +66,7 @@ def test_every_field_and_signature_is_mirrored() -> None:
     kinds = {"i": "int32", "l": "int64", "I": "uint32", "L": "uint64", "d": "double", "q": "int64", "Q": "uint64"}
     driver = re.search(r"typedef struct bringup_driver {(.*?)} bringup_driver;", header, re.S)
     assert driver
-    for name, function in abi.FUNCTIONS.items():
+    for name, function in c_functions.FUNCTIONS.items():
         found = re.search(rf"(\w+) \(\*{name}\)\((.*?)\);", driver.group(1), re.S)
         assert found, name
         arguments = re.sub(r"\((\*+)\w+\)\([^)]*\)", r"\1", found.group(2))  # callbacks: only their stars matter

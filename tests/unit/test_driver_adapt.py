@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Launch, Placement, PlacementKind
+from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Launch, Placement, PlacementKind, c_functions
 from bringup.driver import c_struct as abi
 from bringup.driver.abi import DriverError, DriverStruct, adapt, struct_of
-from bringup.driver.adapter import _binaries
+from bringup.driver.c_functions import _binaries
 from tests.c_compiler import compile_c
 
 
@@ -66,6 +66,8 @@ class Full(Small):
     def event_destroy(self, *args): self.calls.append(("event_destroy", *args))
     def clock(self, device): return 1 << 40
     def charge(self, *args): self.calls.append(("charge", *args))
+    def memory_info(self, device): return 3, 1 << 40
+    def can_access_peer(self, device, peer): return peer == 1
     def copy_peer(self, *args): self.calls.append(("copy_peer", *args))
     def relayout(self, *args): self.calls.append(("relayout", *args))
     def host_alloc(self, nbytes): return nbytes * 64
@@ -86,11 +88,11 @@ def last_error(struct: DriverStruct) -> str:
 
 def test_only_written_methods_are_offered() -> None:
     struct = DriverStruct.from_address(adapt(Small()).address)
-    offered = {name for name in abi.FUNCTIONS if getattr(struct, name)}
+    offered = {name for name in c_functions.FUNCTIONS if getattr(struct, name)}
     assert offered == {"device_count", "open", "alloc", "free", "copy", "last_error"}
     struct = DriverStruct.from_address(adapt(Full()).address)
-    assert all(getattr(struct, name) for name in abi.FUNCTIONS)
-    assert (struct.abi_version, struct.struct_size) == (1, ctypes.sizeof(DriverStruct))
+    assert all(getattr(struct, name) for name in c_functions.FUNCTIONS)
+    assert (struct.abi_version, struct.struct_size) == (2, ctypes.sizeof(DriverStruct))
 
 
 def test_a_driver_without_a_required_method_is_refused() -> None:
@@ -120,7 +122,9 @@ def test_every_function_reaches_the_driver() -> None:
     assert s.load(None, 0, ctypes.addressof(text), 3, b"main", byref(u64)) == abi.OK
     assert u64.value == 7
     args = (c_uint64 * 2)(5, 6)
-    launch = abi.LaunchStruct(ctypes.cast(args, POINTER(c_uint64)), 2, 1, 4, 9, 1.5, 2.5, None)
+    given = {"arg_count": 2, "address_count": 1, "grid": 4, "stream": 9, "flops": 1.5, "bytes": 2.5}
+    launch = abi.LaunchStruct(**given, block=64, local_bytes=512, name=b"main", correlation=11)
+    launch.args = ctypes.cast(args, POINTER(c_uint64))
     assert s.launch(None, 0, 7, byref(launch)) == abi.OK
     assert s.stream_create(None, 0, -1, byref(u64)) == abi.OK
     assert u64.value == 2
@@ -135,6 +139,13 @@ def test_every_function_reaches_the_driver() -> None:
     assert s.clock(None, 0, byref(u64)) == abi.OK
     assert u64.value == 1 << 40
     assert s.charge(None, 0, 1, 8, 2.0, 3.0) == abi.OK
+    total = c_uint64()
+    assert s.memory_info(None, 0, byref(u64), byref(total)) == abi.OK
+    assert (u64.value, total.value) == (3, 1 << 40)
+    assert s.can_access_peer(None, 0, 1, byref(done)) == abi.OK
+    assert done.value == 1
+    assert s.can_access_peer(None, 0, 2, byref(done)) == abi.OK
+    assert done.value == 0
     assert s.copy_peer(None, 1, 2, 3, 4, 5, 6) == abi.OK
     assert s.relayout(None, 0, 1, byref(where), 2, byref(abi.PlacementStruct(1, 0, 0, 0)), 3, 4) == abi.OK
     assert s.host_alloc(None, 2, byref(pointer)) == abi.OK
@@ -155,7 +166,7 @@ def test_every_function_reaches_the_driver() -> None:
         ("copy", 0, 1, 2, 3, CopyKind.DEVICE_TO_HOST, 9, shard),
         ("copy", 0, 1, 2, 3, CopyKind.HOST_TO_DEVICE, 9, None),
         ("load", 0, b"c; ", "main"),
-        ("launch", 0, 7, Launch((5, 6), 4, 9, 1.5, 2.5, address_count=1)),
+        ("launch", 0, 7, Launch((5, 6), 4, 9, 1.5, 2.5, None, 1, 64, 512, "main", 11)),
         ("event_wait", 0, 105, 1, -1),
         ("charge", 0, 1, 8, 2.0, 3.0),
         ("copy_peer", 1, 2, 3, 4, 5, 6),
@@ -173,8 +184,8 @@ def test_launch_with_placements_and_without_arguments() -> None:
     driver = Full()
     struct = adapt(driver).struct
     args, where = (c_uint64 * 1)(5), (abi.PlacementStruct * 1)(abi.PlacementStruct(1, 0, 0, 16))
-    struct.launch(None, 0, 7, byref(abi.LaunchStruct(args, 1, 1, 1, 0, 0, 0, where)))
-    struct.launch(None, 0, 7, byref(abi.LaunchStruct(None, 0, 0, 1, 0, 0, 0, None)))
+    struct.launch(None, 0, 7, byref(abi.LaunchStruct(arg_count=1, args=args, grid=1, placements=where)))
+    struct.launch(None, 0, 7, byref(abi.LaunchStruct(grid=1)))
     assert driver.calls[0][3].placements == (Placement(PlacementKind.REPLICATE, 0, 16),)  # type: ignore[attr-defined]
     assert driver.calls[1][3].args == ()  # type: ignore[attr-defined]
 
@@ -185,13 +196,13 @@ def test_compiled_bytes_live_until_binary_free() -> None:
     assert adapt(Full()).struct.compile(None, b"int x;", byref(binary), byref(nbytes), byref(free)) == abi.OK
     assert len(_binaries) == before + 1
     assert ctypes.string_at(binary, nbytes.value) == b"int x;\0\1"
-    abi.VOID_CALL(free.value)(binary)
+    c_functions.VOID_CALL(free.value)(binary)
     assert len(_binaries) == before
 
 
 def test_host_function_calls_the_c_function_with_its_argument() -> None:
     driver, seen = Full(), []
-    function = abi.VOID_CALL(seen.append)
+    function = c_functions.VOID_CALL(seen.append)
     assert adapt(driver).struct.host_function(None, 0, 3, ctypes.cast(function, c_void_p), 1234) == abi.OK
     assert seen == [1234]
     assert driver.calls == [("ran", 0, 3)]

@@ -148,7 +148,7 @@ def test_python_methods_replace_those_of_the_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ("d->abi_version = 99;", "built for ABI version 99, bringup has 1"),
+        ("d->abi_version = 99;", "built for ABI version 99, bringup has 2"),
         ("d->struct_size = 40;", "struct_size 40 is too small"),
         ("d->alloc = 0; d->copy = 0;", "required functions are NULL: alloc, copy"),
         ('strcpy(e, "bad firmware"); return BRINGUP_ERROR;', "bad firmware"),

@@ -346,6 +346,28 @@ def test_threads_that_want_one_kernel_compile_it_once(process_cache):
     assert driver.compiled == ["text"]
 
 
+def test_a_thread_that_looked_before_another_began_does_not_compile_again(process_cache, monkeypatch):
+    driver, cache = Compiler(), kernel_cache.default_cache()
+    looked, made = threading.Event(), threading.Event()
+    get = cache.get
+
+    def slow_get(key: str) -> bytes | None:
+        data = get(key)
+        if threading.current_thread().name == "late" and not looked.is_set():
+            looked.set()
+            assert made.wait(30)
+        return data
+
+    monkeypatch.setattr(cache, "get", slow_get)
+    late = threading.Thread(target=compiled, args=(driver, "text"), name="late")
+    late.start()
+    assert looked.wait(30)
+    compiled(driver, "text")
+    made.set()
+    late.join()
+    assert driver.compiled == ["text"]
+
+
 def test_a_failed_compilation_is_not_remembered(process_cache):
     driver = Compiler()
     for _ in range(2):

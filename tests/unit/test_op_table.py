@@ -92,6 +92,21 @@ def test_the_page_has_one_line_per_op_and_route() -> None:
     assert ("sort", "fallback", "default") in grouped(table().rows)
 
 
+def test_every_definition_says_where_it_is() -> None:
+    from bringup.lowering import ops
+    from bringup.lowering.composed import COMPOSED
+    from bringup.lowering.registry import DEFINED_AT, LOWERINGS
+
+    ops.load()
+    places = {name: DEFINED_AT[name].rpartition(":") for name in [*LOWERINGS, *COMPOSED] if name.startswith("aten::")}
+    lines = {file: (ROOT / file).read_text().splitlines() for file, _, _ in places.values()}
+    assert all(file.startswith("bringup/lowering/") for file in lines)
+    file, _, line = places["aten::addcmul"]
+    assert 'pointwise("aten::addcmul"' in lines[file][int(line) - 1]
+    file, _, line = places["aten::_softmax"]
+    assert "_softmax" in "".join(lines[file][int(line) - 1 : int(line) + 3])
+
+
 # ---- docs/ops.md ----
 def test_the_page_names_every_lowered_op() -> None:
     from bringup.lowering import ops

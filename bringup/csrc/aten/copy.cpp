@@ -91,9 +91,7 @@ bool peer_copy(const Tensor& to, const Tensor& from) {
   return translated([&] {
     Device& target = device_at(to_index);
     Device& source = device_at(from_index);
-    if (&target.driver != &source.driver || !target.spec().peer_copy || !target.driver.api.copy_peer ||
-        target.spec().partitions > 1 || source.spec().partitions > 1)
-      return false;
+    if (target.spec().partitions > 1 || source.spec().partitions > 1 || !target.reaches(source)) return false;
     const int32_t to_stream = current_stream(to_index), from_stream = current_stream(from_index);
     Event ready = source.record(from_stream);
     source.wait(ready, target, to_stream);

@@ -16,7 +16,7 @@ struct KernelOp {
   OpRecord& record;
   const ArgumentRules rules;
   bool in_place = false;          // it writes an argument that is no out=
-  bool own_outputs = false;       // its lowering says what comes out, instead of the meta kernel
+  bool own_outputs = false;       // its lowering describes the outputs, instead of the meta kernel
   bool takes_masks = false;       // its second argument is a list of indices
   c10::KernelFunction earlier;    // our kernel that this one replaced, if there was one
   bool earlier_is_native = false; // and it does the device's own work, not the CPU's

@@ -1,8 +1,9 @@
-// A call with a new signature: PyTorch's meta kernel says what comes out (or what is wrong), Python makes the plan.
+// A call with a new signature: PyTorch's meta kernel describes the outputs or says what is wrong; Python plans.
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_like.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -125,7 +126,8 @@ class MetaCall {
     for (uint32_t slot : call_.mutated)
       if (tensor.is_same(stand_ins_[slot])) return OutputSpec{tensor.scalar_type(), {}, {}, static_cast<int>(slot)};
     for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
-      if (tensor.is_same(stand_ins_[slot])) return OutputSpec{tensor.scalar_type(), {}, {}, static_cast<int>(slot)};
+      // A meta kernel may return an argument for one that has the same value; a kernel would write into it.
+      if (tensor.is_same(stand_ins_[slot])) return spec_of(at::empty_like(tensor));
       TORCH_CHECK_NOT_IMPLEMENTED(!tensor.storage().is_alias_of(stand_ins_[slot].storage()), op_.record.name,
                                   " returns a view of an argument: no kernel can serve it");
     }
@@ -182,7 +184,7 @@ bool lies_between(const Signature& call, const torch::jit::Stack& stack, const B
   return true;
 }
 
-// The plan's own word on what comes out, for an op that PyTorch has no meta kernel for.
+// The outputs that the plan itself describes, for an op that PyTorch has no meta kernel for.
 std::vector<BoundPlan::Result> results_of(const KernelOp& op, const Plan& plan) {
   const auto& returns = op.record.schema.returns();
   if (returns.empty()) return {};
@@ -205,7 +207,7 @@ std::vector<BoundPlan::Result> results_of(const KernelOp& op, const Plan& plan) 
   return results;
 }
 
-// An out= or in-place form that PyTorch has no meta kernel for: the functional form knows what comes out.
+// An out= or in-place form that PyTorch has no meta kernel for: the functional form knows the outputs.
 SharedPlan functional_plan(const KernelOp& op, const Signature& call) {
   auto bound = std::make_shared<BoundPlan>();
   bound->plan = std::make_shared<const Plan>();

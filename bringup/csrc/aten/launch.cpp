@@ -80,11 +80,11 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
         if (!draw.captured) device.refuse_capture(stream, "random numbers from outside the capture");
         draws.push_back({position, static_cast<uint32_t>(draw.seed), source == Source::seed, draw.offset});
       }
-      if (recording->add(label, false, kernel.kernel, work, draws)) continue;
+      if (recording->add(label, kernel.kernel, work, draws)) continue;
       TORCH_CHECK(draws.empty(), label, ": the capture ended while this op was drawing random numbers");
     }
     try {
-      device.launch(kernel.kernel, work, stream);
+      device.launch(*kernel.kernel, work, stream);
     } catch (const Error& error) {
       // Work that ran at once is this op's; a late report is of an op that was queued before.
       if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, label, ": ", error.what());

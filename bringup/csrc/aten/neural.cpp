@@ -7,14 +7,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/i0.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -30,7 +28,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU), kDevice(c10::DispatchKey::PrivateUse1);
+constexpr c10::DispatchKeySet kDevice(c10::DispatchKey::PrivateUse1);
 
 const c10::OperatorHandle& op_named(const char* name) {
   static auto* found = new std::unordered_map<std::string, c10::OperatorHandle>();
@@ -61,12 +59,17 @@ void convolution_backward_overrideable(const c10::OperatorHandle& op, torch::jit
   route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
 }
 
-// ---- attention: compiled kernels or the CPU's flash kernel where they would take it, else the math composite ----
+// ---- attention: compiled kernels where they would take it, else the math composite ----
 
 bool has_attention_kernels(const Tensor& tensor) {
   static const auto op = op_named("bringup::attention");
   return translated([&] { return device_at(tensor.device().index()).runs_kernels(); }) &&
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+}
+
+void need_attention_kernels(const Tensor& query) {
+  TORCH_CHECK_NOT_IMPLEMENTED(has_attention_kernels(query), "fused attention needs a device with kernels, which ",
+                              query.device(), " is not: scaled_dot_product_attention chooses the math form by itself");
 }
 
 // Compiled kernels keep their blocks in scratch of a constant size. Sizes may be symbolic: torch.compile asks, too.
@@ -92,25 +95,10 @@ bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor
 }
 
 int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
-                         double dropout, bool causal, std::optional<double> scale, bool gqa) {
-  HostCall call("aten::_fused_sdp_choice");
-  for (const Tensor* tensor : {&query, &key, &value}) call.add(*tensor);
-  if (mask) call.add(*mask);
+                         double, bool, std::optional<double>, bool gqa) {
   constexpr auto math = static_cast<int64_t>(at::SDPBackend::math);
-  if (has_attention_kernels(query))
-    return at::globalContext().userEnabledOverrideableSDP() && fits_attention_kernels(query, key, value, mask, gqa)
-               ? static_cast<int64_t>(at::SDPBackend::overrideable)
-               : math;
-  if (!call.device().spec().host_library || gqa) return math;
-  auto stand_in = [&](const Tensor& tensor) { // the choice looks at requires_grad: aliases must show it
-    Tensor alias = call.stand_in(tensor);
-    if (tensor.requires_grad()) alias.set_requires_grad(true);
-    return alias;
-  };
-  const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(kCpu, stand_in(query), stand_in(key), stand_in(value),
-                                                                 mask ? OptionalTensor(stand_in(*mask)) : mask, dropout,
-                                                                 causal, scale, gqa);
-  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention)
+  return has_attention_kernels(query) && at::globalContext().userEnabledOverrideableSDP() &&
+                 fits_attention_kernels(query, key, value, mask, gqa)
              ? static_cast<int64_t>(at::SDPBackend::overrideable)
              : math;
 }
@@ -152,35 +140,14 @@ FourTensors attention_backward(const Tensor& grad, const Tensor& query, const Te
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
     bool causal, bool, std::optional<double> scale) {
+  need_attention_kernels(query);
   const auto none = at::empty({0}, query.options().dtype(at::kLong));
-  if (has_attention_kernels(query)) {
-    auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
-    // Two 0-dim tensors, as PyTorch's meta kernel says: compiled graphs keep them for the backward pass.
-    const bool drew = drawn.numel() == 2;
-    const Tensor seed = drew ? drawn.select(0, 0) : at::empty({}, none.options());
-    const Tensor offset = drew ? drawn.select(0, 1) : seed;
-    return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), seed, offset, none};
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "fused attention on ", query.device(),
-                              " has no dropout: scaled_dot_product_attention chooses the math form by itself");
-  HostCall call("aten::_scaled_dot_product_fused_attention_overrideable");
-  for (const Tensor* tensor : {&query, &key, &value}) call.add(*tensor);
-  if (bias) call.add(*bias);
-  call.prepare();
-  std::tuple<Tensor, Tensor> cpu;
-  {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
-    cpu = at::_ops::_scaled_dot_product_flash_attention_for_cpu::redispatch(
-        kCpu, call.stand_in(query), call.stand_in(key), call.stand_in(value), dropout, causal,
-        bias ? OptionalTensor(call.stand_in(*bias)) : bias, scale);
-  }
-  Tensor output = call.result(std::get<0>(cpu));
-  if (charges(call.device())) {
-    static OpRecord& record = op_record(op_named("aten::_scaled_dot_product_fused_attention_overrideable").schema());
-    charge(call.device(), record, {query, key, value}, {output});
-  }
-  return {output, call.result(std::get<1>(cpu)), none, none, query.sym_size(2), key.sym_size(2), none, none, none};
+  auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
+  // Two 0-dim tensors, as PyTorch's meta kernel says: compiled graphs keep them for the backward pass.
+  const bool drew = drawn.numel() == 2;
+  const Tensor seed = drew ? drawn.select(0, 0) : at::empty({}, none.options());
+  const Tensor offset = drew ? drawn.select(0, 1) : seed;
+  return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), seed, offset, none};
 }
 
 FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -188,27 +155,11 @@ FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, co
                                      const Tensor& logsumexp, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
                                      double dropout, bool causal, const Tensor& seed, const Tensor& offset,
                                      std::optional<double> scale) {
-  if (has_attention_kernels(query)) {
-    const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
-    const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
-    return attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
-                              scale_of(query, scale), wanted[3] && bias.defined());
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted[3] && bias.defined()), "the gradient of attn_mask in fused attention on ",
-                              query.device(), " is not available: choose SDPBackend.MATH");
-  HostCall call("aten::_scaled_dot_product_fused_attention_overrideable_backward");
-  for (const Tensor* tensor : {&grad, &query, &key, &value, &bias, &output, &logsumexp}) call.add(*tensor);
-  call.prepare();
-  std::tuple<Tensor, Tensor, Tensor> cpu;
-  {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    RedirectCpuAllocator redirect(call.zero_copy() ? call.index() : -1);
-    cpu = at::_ops::_scaled_dot_product_flash_attention_for_cpu_backward::redispatch(
-        kCpu, call.stand_in(grad), call.stand_in(query), call.stand_in(key), call.stand_in(value),
-        call.stand_in(output), call.stand_in(logsumexp), dropout, causal,
-        bias.defined() ? OptionalTensor(call.stand_in(bias)) : std::nullopt, scale);
-  }
-  return {call.result(std::get<0>(cpu)), call.result(std::get<1>(cpu)), call.result(std::get<2>(cpu)), Tensor()};
+  need_attention_kernels(query);
+  const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
+  const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
+  return attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
+                            scale_of(query, scale), wanted[3] && bias.defined());
 }
 
 // ---- recurrent cells, written in device ops: at::lstm and at::gru call these for every accelerator ----
@@ -217,7 +168,7 @@ Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
   return bias && bias->defined() ? gates + *bias : gates;
 }
 
-// `parts` blocks of the hidden size side by side: what at::lstm and at::gru pass, and nobody else need.
+// `parts` blocks of the hidden size side by side: what at::lstm and at::gru pass.
 std::vector<Tensor> split_gates(const Tensor& gates, int64_t parts, const char* op) {
   TORCH_CHECK(gates.dim() == 2 && gates.size(1) % parts == 0 && gates.size(1) > 0, op, ": expected a matrix of ", parts,
               " blocks side by side, got ", gates.sizes());

@@ -29,7 +29,7 @@ ReplacedKernel replace_own_kernel(const std::string& name, c10::KernelFunction k
 // result it overwrites.
 bool runs_whole(const std::string& overload);
 
-// Takes our kernel away, if there is one: somebody registers another that is made of other ops.
+// Takes our kernel away, if there is one: another is registered that is made of other ops.
 void give_up_own_kernel(const std::string& name);
 
 } // namespace bringup

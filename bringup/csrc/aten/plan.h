@@ -48,8 +48,11 @@ struct Patch { // an argument that a call fills in
 };
 constexpr int64_t kWrap = 256;
 
+struct LoadedKernel;
+
 struct KernelLaunch {
-  uint64_t kernel = 0, units = 0;
+  const LoadedKernel* kernel = nullptr;
+  uint64_t units = 0;
   double flops = 0, bytes = 0;
   std::vector<uint64_t> args; // immediates in place
   uint32_t address_count = 0; // leading arguments that are addresses

@@ -20,7 +20,7 @@ struct ArgumentRules {
   explicit ArgumentRules(const OpRecord& record);
 
   std::vector<Argument> arguments;
-  bool numbers_are_keys = false; // no tensor goes in: arange's numbers say how much comes out
+  bool numbers_are_keys = false; // no tensor goes in: arange's numbers say how large the output is
   // One bit per argument: indices that PyTorch takes from the CPU are brought to the device; CPU numbers are refused.
   uint64_t from_cpu, device_only;
 };

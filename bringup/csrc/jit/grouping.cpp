@@ -103,7 +103,7 @@ bool may_return_argument(const Node* node) {
          name.rfind("aten::_cast_", 0) == 0 || name.rfind("aten::unsafe_", 0) == 0;
 }
 
-// Whether somebody else may see the memory of its result.
+// Whether anything else may see the memory of its result.
 bool may_share(const Node* node) {
   if (is_view(node) || !may_return_argument(node)) return is_view(node);
   const Node* maker = node->input(0)->node();
@@ -306,7 +306,7 @@ void set_jit_settings(std::shared_ptr<const JitSettings> settings) {
 void make_groups(std::shared_ptr<Graph>& graph, const JitSettings& settings) {
   RemoveProfileNodesAndSpecializeTypes(graph); // they stand between ops
   LowerSimpleTuples(graph);
-  // relu_ of a value that nobody else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
+  // relu_ of a value that nothing else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
   std::unordered_map<const Node*, c10::Symbol> before;
   std::unordered_set<c10::Symbol> twins;
   each_node(graph->block(), [&](Node* node) {

@@ -32,7 +32,8 @@ Number number_from(const py::handle& value) {
 KernelLaunch launch_from(const py::handle& description) {
   const auto [kernel, units, flops, bytes, args] =
       description.cast<std::tuple<uint64_t, uint64_t, double, double, py::sequence>>();
-  KernelLaunch launch{kernel, units, flops, bytes, {}, 0, {}};
+  const LoadedKernel* loaded = translated([&] { return &loaded_kernel(kernel); });
+  KernelLaunch launch{loaded, units, flops, bytes, {}, 0, {}};
   bool addresses = true;
   for (const py::handle& item : args) {
     const auto [kind, a, b] = item.cast<std::tuple<int, py::object, int64_t>>();
@@ -227,13 +228,17 @@ py::dict cache_info() {
 
 void bind_kernels(py::module_& module) {
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan");
-  module.def("load_kernel", [](int device, const py::bytes& binary, const std::string& entry) {
-    char* data;
-    Py_ssize_t nbytes;
-    PyBytes_AsStringAndSize(binary.ptr(), &data, &nbytes);
-    py::gil_scoped_release no_gil;
-    return translated([&] { return device_at(device).load_kernel(data, nbytes, entry); });
-  });
+  module.def(
+      "load_kernel",
+      [](int device, const py::bytes& binary, std::string entry, uint32_t block, uint64_t local_bytes) {
+        char* data;
+        Py_ssize_t nbytes;
+        PyBytes_AsStringAndSize(binary.ptr(), &data, &nbytes);
+        py::gil_scoped_release no_gil;
+        LoadedKernel kernel{0, std::move(entry), block, local_bytes};
+        return translated([&] { return device_at(device).load_kernel(data, nbytes, std::move(kernel)); });
+      },
+      py::arg("device"), py::arg("binary"), py::arg("entry"), py::arg("block") = 0, py::arg("local_bytes") = 0);
   module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
              py::arg("outputs") = py::none(), py::arg("reason") = "");
   py::class_<GraphPlan, std::shared_ptr<GraphPlan>>(module, "GraphPlan")

@@ -256,6 +256,11 @@ PYBIND11_MODULE(_C, module) {
   module.def("sleep", &sleep, NoGil());
   module.def("host_function", &host_function);
 
+  module.def(
+      "memory_info", [](int device) { return translated([&] { return device_at(device).memory_info(); }); }, NoGil());
+  module.def(
+      "can_access_peer",
+      [](int to, int from) { return translated([&] { return device_at(to).reaches(device_at(from)); }); }, NoGil());
   module.def("memory_segments", &memory_segments);
   module.def("memory_summary", [](int device) { return device_at(device).memory().summary(); });
   module.def("set_memory_fraction", [](int device, double fraction) {

@@ -224,13 +224,7 @@ struct TorchAllocator final : c10::DeviceAllocator {
   void resetAccumulatedStats(c10::DeviceIndex index) override { device_at(index).memory().reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex index) override { device_at(index).memory().reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    return translated([&] {
-      Device& device = device_at(index);
-      const size_t total = device.spec().memory_bytes;
-      const size_t reserved = device.memory().stats().reserved_bytes.kind[0].current;
-      const size_t partitions = device.spec().partitions;
-      return std::pair<size_t, size_t>(total > reserved ? (total - reserved) * partitions : 0, total * partitions);
-    });
+    return translated([&] { return std::pair<size_t, size_t>(device_at(index).memory_info()); });
   }
 };
 

@@ -113,8 +113,8 @@ class Graph final : public at::GraphImplInterface {
     TORCH_CHECK(kept, "debug_dump() of a graph that holds no capture");
     std::ofstream file(path);
     for (const auto& step : kept->steps.steps)
-      file << step.op << (step.copy ? " of bytes: " : " on work units: ")
-           << (step.copy ? kept->steps.args[step.first_arg + 2] : step.work.grid) << "\n";
+      file << step.op << (!step.kernel ? " of bytes: " : " on work units: ")
+           << (!step.kernel ? kept->steps.args[step.first_arg + 2] : step.work.grid) << "\n";
     file.close();
     TORCH_CHECK(file, "the graph could not be written to ", path);
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <utility>
 
@@ -145,6 +146,7 @@ void Device::open_slow() {
   lock.unlock();
   bringup_device_spec spec;
   std::memset(&spec, 0, sizeof(spec));
+  spec.struct_size = sizeof(spec);
   std::optional<Error> failure;
   std::string complaint;
   try {
@@ -233,7 +235,7 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
   if (const auto captured = recording(stream)) {
     if (kind != BRINGUP_DEVICE_TO_DEVICE) refuse_capture(stream, "a copy between host and device");
     const uint64_t args[] = {dst, src, nbytes};
-    if (captured->add("copy", true, 0, {args, 3})) return;
+    if (captured->add("copy", nullptr, {.arg_count = 3, .args = args})) return;
   }
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
   driver.call("copy", local, [&] {
@@ -242,30 +244,68 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
   mark_busy(stream);
 }
 
-uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, const std::string& entry) {
-  ensure_open();
-  if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
-  uint64_t kernel = 0;
-  driver.call("load", local,
-              [&] { return driver.api.load(driver.api.self, local, binary, nbytes, entry.c_str(), &kernel); });
-  return kernel;
+static std::mutex g_kernels_mutex;
+static auto& g_kernels = *new std::deque<LoadedKernel>(); // never destroyed; a deque: references into it stay good
+
+const LoadedKernel& loaded_kernel(uint64_t id) {
+  std::lock_guard lock(g_kernels_mutex);
+  if (id - 1 >= g_kernels.size()) throw Error(BRINGUP_INVALID, "there is no kernel " + std::to_string(id));
+  return g_kernels[id - 1];
 }
 
-void Device::launch(uint64_t kernel, bringup_launch& work, int32_t stream) {
+uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel) {
+  ensure_open();
+  if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
+  driver.call("load", local, [&] {
+    return driver.api.load(driver.api.self, local, binary, nbytes, kernel.name.c_str(), &kernel.handle);
+  });
+  std::lock_guard lock(g_kernels_mutex);
+  g_kernels.push_back(std::move(kernel));
+  return g_kernels.size();
+}
+
+void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream) {
+  static std::atomic<uint64_t> launches{0};
   if (const auto captured = recording(stream))
-    if (captured->add(NamedWork::current ? NamedWork::current : "kernel", false, kernel, work)) return;
+    if (captured->add(NamedWork::current ? NamedWork::current : "kernel", &kernel, work)) return;
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
   yield_point();
   uint32_t finished = 0;
   if (!work.finished) work.finished = &finished;
+  work.struct_size = sizeof(work);
   work.stream = stream_handle(stream);
+  work.block = kernel.block;
+  work.local_bytes = kernel.local_bytes;
+  work.name = kernel.name.c_str();
+  work.correlation = launches.fetch_add(1, std::memory_order_relaxed) + 1;
   try {
-    driver.call("launch", local, [&] { return driver.api.launch(driver.api.self, local, kernel, &work); });
+    driver.call("launch", local, [&] { return driver.api.launch(driver.api.self, local, kernel.handle, &work); });
   } catch (...) {
     mark_busy(stream); // a part of it may be queued
     throw;
   }
   if (!*work.finished) mark_busy(stream);
+}
+
+std::pair<uint64_t, uint64_t> Device::memory_info() {
+  const uint64_t partitions = spec().partitions, total = spec().memory_bytes * partitions;
+  if (!driver.api.memory_info) {
+    const uint64_t reserved = memory().stats().reserved_bytes.kind[0].current * partitions;
+    return {total > reserved ? total - reserved : 0, total};
+  }
+  uint64_t free = 0, all = 0;
+  driver.call("memory_info", local, [&] { return driver.api.memory_info(driver.api.self, local, &free, &all); });
+  return {free, all};
+}
+
+bool Device::reaches(Device& peer) {
+  if (&driver != &peer.driver || this == &peer || !driver.api.copy_peer || !spec().peer_copy || !peer.spec().peer_copy)
+    return false;
+  int32_t can = 1;
+  if (driver.api.can_access_peer)
+    driver.call("can_access_peer", local,
+                [&] { return driver.api.can_access_peer(driver.api.self, local, peer.local, &can); });
+  return can != 0;
 }
 
 uint64_t Device::clock() {

@@ -81,6 +81,15 @@ struct Event {
 
 class Device;
 
+// A kernel that a driver has loaded, and what a launch says of it. It lives as long as the process.
+struct LoadedKernel {
+  uint64_t handle;
+  std::string name;
+  uint32_t block;
+  uint64_t local_bytes;
+};
+const LoadedKernel& loaded_kernel(uint64_t id); // throws Error for one that load_kernel did not return
+
 // What a user calls an event: recorded again and again, by any thread, while others wait for what it was. Whoever uses
 // a mark holds it; the last one destroys the driver's event.
 class EventSlot {
@@ -182,9 +191,13 @@ class Device final : public MemoryBackend {
             const bringup_placement* placement = nullptr);
   // Compiled kernels, on memory that is one piece. A device whose library is the CPU's code has no use for them.
   bool runs_kernels() { return driver.kernels && !spec().host_library && spec().partitions <= 1; }
-  uint64_t load_kernel(const void* binary, uint64_t nbytes, const std::string& entry);
+  uint64_t load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel); // its id; `name` is the entry
   // Fills in the stream and, where the caller does not ask, `finished`.
-  void launch(uint64_t kernel, bringup_launch& work, int32_t stream);
+  void launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream);
+  // Bytes that nothing occupies, and all, of all partitions together.
+  std::pair<uint64_t, uint64_t> memory_info();
+  // Whether bytes come from another device without passing through the host.
+  bool reaches(Device& peer);
   uint64_t clock();
   void charge(int32_t stream, int32_t dtype, double flops, double bytes);
   void host_function(int32_t stream, void (*function)(void*), void* argument);

@@ -12,13 +12,13 @@ static std::atomic<uint64_t> g_recordings{0};
 Recording::Recording(int32_t pool, Mode mode)
     : id(++g_recordings), memory_pool(pool), mode_(mode), thread_(std::this_thread::get_id()) {}
 
-bool Recording::add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work,
+bool Recording::add(const char* op, const LoadedKernel* kernel, const bringup_launch& work,
                     const std::vector<Draw>& draws) {
   yield_point();
   std::lock_guard lock(mutex_);
   if (ended_) return false;
   Steps& s = steps_;
-  s.steps.push_back({op, copy, kernel, work, s.args.size(), s.draws.size(), draws.size()});
+  s.steps.push_back({op, kernel, work, s.args.size(), s.draws.size(), draws.size()});
   s.args.insert(s.args.end(), work.args, work.args + work.arg_count);
   s.draws.insert(s.draws.end(), draws.begin(), draws.end());
   return true;
@@ -114,7 +114,7 @@ void Device::replay(const Steps& steps, int32_t stream, const RandomState* state
   std::vector<uint64_t> filled;
   for (const Steps::Step& step : steps.steps) {
     const uint64_t* args = steps.args.data() + step.first_arg;
-    if (step.copy) {
+    if (!step.kernel) {
       copy(args[0], args[1], args[2], BRINGUP_DEVICE_TO_DEVICE, stream);
       continue;
     }
@@ -129,7 +129,7 @@ void Device::replay(const Steps& steps, int32_t stream, const RandomState* state
     work.args = step.draw_count ? filled.data() : args;
     work.finished = &finished;
     try {
-      launch(step.kernel, work, stream);
+      launch(*step.kernel, work, stream);
     } catch (const Error& error) {
       if (error.status != BRINGUP_INDEX_ERROR || !finished) throw; // the latter is about earlier work
       throw Error(BRINGUP_INDEX_ERROR, step.op + std::string(": ") + error.what());

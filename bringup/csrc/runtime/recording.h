@@ -55,12 +55,13 @@ struct Draw {
   uint64_t offset;
 };
 
+struct LoadedKernel;
+
 struct Steps {
   struct Step {
-    const char* op; // lives as long as the process
-    bool copy;      // its arguments are destination, source and bytes
-    uint64_t kernel;
-    bringup_launch work; // its arguments are below
+    const char* op;             // lives as long as the process
+    const LoadedKernel* kernel; // null: a copy, whose arguments are destination, source and bytes
+    bringup_launch work;        // its arguments are below
     size_t first_arg, first_draw, draw_count;
   };
   std::vector<Step> steps;
@@ -82,7 +83,7 @@ class Recording {
     return mode_ == Mode::global || (mode_ == Mode::thread_local_ && std::this_thread::get_id() == thread_);
   }
   // False: the capture has ended meanwhile, and the work is to be done as any other.
-  bool add(const char* op, bool copy, uint64_t kernel, const bringup_launch& work, const std::vector<Draw>& draws = {});
+  bool add(const char* op, const LoadedKernel* kernel, const bringup_launch& work, const std::vector<Draw>& draws = {});
   // Something was asked for that a graph cannot hold: what is written down is not what the program meant.
   [[noreturn]] void fail(const std::string& why);
   Steps take(); // nothing is added after this; throws the first failure

@@ -31,7 +31,7 @@ from bringup.driver.abi import CDriver, DriverError
 
 if TYPE_CHECKING:
     from bringup.driver import DeviceSpec
-    from bringup.driver.c_struct import DriverStruct
+    from bringup.driver.c_functions import DriverStruct
 
 _FROM_THE_HOST = ("target", "compile")
 _PROFILES = Path(__file__).parent / "profiles"

@@ -67,6 +67,7 @@ static int32_t create(uint32_t abi_version, const char *text, bringup_driver *dr
       .clock = sim_clock,
       /* With wall time there is nothing to charge: not offering it saves a call per eager op. */
       .charge = options.roofline.enabled ? sim_charge : NULL,
+      .memory_info = sim_memory_info,
       .copy_peer = sim_copy_peer,
       .relayout = sim_relayout,
       .host_alloc = sim_host_alloc,

@@ -137,6 +137,19 @@ int32_t sim_alloc(void *self, int32_t index, uint64_t nbytes, uint64_t *address)
       (unsigned long long)largest);
 }
 
+int32_t sim_memory_info(void *self, int32_t index, uint64_t *free, uint64_t *total) {
+  sim_device *d;
+  int32_t status = sim_find(self, index, &d);
+  if (status != BRINGUP_OK) return status;
+  if (!free || !total) return sim_fail(BRINGUP_INVALID, "memory_info: no place for the numbers");
+  uint64_t partitions = d->owner->options.partitions;
+  pthread_mutex_lock(&d->heap_lock);
+  *free = (d->partition_bytes - d->heap.used_bytes) * partitions;
+  pthread_mutex_unlock(&d->heap_lock);
+  *total = d->partition_bytes * partitions;
+  return BRINGUP_OK;
+}
+
 int32_t sim_free(void *self, int32_t index, uint64_t address) {
   if (sim_release_is_noop(self, index)) return BRINGUP_OK;
   sim_device *d;

@@ -62,6 +62,7 @@ static void describe(const sim_device *d, bringup_device_spec *spec) {
   /* Sharded bytes do not lie in the order the CPU expects: neither aliasing nor ATen's kernels can work on them. */
   int in_order = o->partitions == 1 || o->placement.kind == BRINGUP_SINGLE;
   memset(spec, 0, sizeof *spec);
+  spec->struct_size = sizeof *spec;
   snprintf(spec->name, sizeof spec->name, "%s", o->name);
   spec->memory_bytes = d->partition_bytes;
   spec->alignment = 512;

@@ -43,7 +43,7 @@
 /* An idle stream runs work that should take less than this on the calling thread: a round trip through a worker costs
  * 25–35 µs, so for shorter work the queue would cost more than the work. */
 #define SIM_INLINE_NS 20000.0
-/* Host time of copying a byte, on the safe side (3.3 GB/s: cold pages included). 64 KiB comes out at 19.7 µs. */
+/* Host time of copying a byte, on the safe side (3.3 GB/s: cold pages included). 64 KiB takes 19.7 µs. */
 #define SIM_COPY_NS_PER_BYTE 0.3
 #define SIM_NEVER_INLINE 1e18
 /* A kernel on an idle stream runs on the caller up to this length: the trip through the worker made an add of 1M floats
@@ -282,6 +282,7 @@ int32_t sim_heap_open(sim_device *d);
 void sim_heap_close(sim_device *d);
 int32_t sim_check_range(sim_device *d, const char *what, uint64_t address, uint64_t nbytes);
 int32_t sim_alloc(void *self, int32_t index, uint64_t nbytes, uint64_t *address);
+int32_t sim_memory_info(void *self, int32_t index, uint64_t *free, uint64_t *total);
 int32_t sim_free(void *self, int32_t index, uint64_t address);
 int32_t sim_host_alloc(void *self, uint64_t nbytes, void **pointer);
 int32_t sim_host_free(void *self, void *pointer);

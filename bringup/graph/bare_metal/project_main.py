@@ -1,4 +1,4 @@
-"""The main of an exported project: runs the model on the example inputs and prints what comes out."""
+"""The main of an exported project: runs the model on the example inputs and prints the outputs."""
 
 from __future__ import annotations
 

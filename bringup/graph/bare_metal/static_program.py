@@ -95,7 +95,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class StaticProgram:
-    """The model: steps in order, and the memories they name. ``temporaries`` are sizes in bytes."""
+    """The model: steps in order, and the allocations they name. ``temporaries`` are sizes in bytes."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

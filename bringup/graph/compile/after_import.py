@@ -1,4 +1,4 @@
-"""Calls a function when a module has been imported for the first time: nobody pays for an import that nobody needs."""
+"""Calls a function when a module has been imported for the first time: an import costs only who needs it."""
 
 from __future__ import annotations
 

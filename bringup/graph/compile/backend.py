@@ -15,14 +15,12 @@ from bringup import _C
 from bringup.driver.in_use import driver_of
 from bringup.graph.compile import uncompiled_rnn
 from bringup.graph.compile.compiled import CompiledGraph, GraphOptions, NoLowering
-from bringup.graph.compile.keyed_dropout import use_keys
-from bringup.graph.compile.modes import MODES, graph_text, ir_text, write_sources
-from bringup.graph.compile.needless_copies import remove_needless_copies
+from bringup.graph.compile.modes import FORMER, MODES, graph_text, ir_text, write_sources
 from bringup.graph.compile.offloaded import OffloadedGraph
 from bringup.graph.compile.templates import SizedGraph, remember, served_by_template
 from bringup.graph.lowered import DataDependent
 from bringup.graph.notes import notes_of
-from bringup.graph.quantize.rewrite import with_integer_ops
+from bringup.graph.passes import rewrite, rewritten
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.values import traced_tensors
 from bringup.lowering import install
@@ -46,7 +44,7 @@ def compile_fx_graph(
 
     With ``device`` the tensors may be on the CPU: they are moved there and the results back.
     """
-    module = with_integer_ops(module)
+    module = rewritten(module)
     graph = compiled_graph(module, device, options)
 
     def run(*arguments: Any) -> list[Any]:
@@ -104,8 +102,7 @@ def cut_in_two(joint: GraphModule, *arguments: Any, **named: Any) -> tuple[Graph
     """Forward and backward of a joint graph, by what is cheapest to keep between them."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    use_keys(joint.graph)
-    remove_needless_copies(joint.graph)
+    rewrite(joint.graph, "joint")
     return min_cut_rematerialization_partition(joint, *arguments, **named)
 
 
@@ -119,13 +116,14 @@ class Backend:
 
     def __init__(
         self,
-        mode: str = "simulate",
+        mode: str = "run",
         verbose: bool = False,
         output_dir: str | Path | None = None,
         target: str | None = None,
         device: str | torch.device | None = None,
         **options: Any,
     ) -> None:
+        mode = FORMER.get(mode, mode)
         if mode not in MODES:
             raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
         uncompiled_rnn.watch()  # once more: torch._dynamo.reset() forgets it
@@ -198,7 +196,7 @@ class Backend:
             written = write_sources(steps, driver_of(graph.device.index).driver, self.output_dir, name, notes)
             if self.verbose:
                 print("\n".join(map(str, written)))
-        return make_boxed_func(run if self.mode == "simulate" else module.forward)
+        return make_boxed_func(run if self.mode == "run" else module.forward)
 
     def report(self) -> str:
         """The graphs so far: nodes, kernels, memory, and ops that are no kernels."""
@@ -219,7 +217,7 @@ def bringup_backend(module: GraphModule, example_inputs: Sequence[Any], **settin
     """The backend by its name, with ``mode`` and ``options`` of torch.compile."""
     chosen = dict(settings.get("options") or {})
     mode = settings.get("mode")
-    if mode in MODES:
+    if mode in MODES or mode in FORMER:
         chosen["mode"] = mode
     elif mode not in (None, *_TORCH_MODES):
         raise ValueError(f"there is no mode {mode!r}: choose one of {', '.join((*MODES, *_TORCH_MODES))}")

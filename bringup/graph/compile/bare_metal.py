@@ -56,7 +56,7 @@ class BareMetalGraphs:
             run.called = True  # type: ignore[attr-defined]
             if first:
                 self._show(graph, number, arguments)
-            return graph(arguments) if self._mode == "simulate" else list(module(*arguments))
+            return graph(arguments) if self._mode == "run" else list(module(*arguments))
 
         run.called = False  # type: ignore[attr-defined]
         return make_boxed_func(run)

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from bringup.graph.binding import Binding
 from bringup.graph.graph_ops import GRAPH_LOWERINGS
 from bringup.graph.lowered import GraphLowering, LoweredGraph
-from bringup.graph.structure import GraphStructure, structure_of
+from bringup.graph.structure import GraphStructure, limits_of, structure_of
 from bringup.lowering.registry import LOWERINGS, Lowering
 from bringup.lowering.resolve import Resolver, no_garbage_collection
 
@@ -91,7 +91,8 @@ class CompiledGraph:
         lowered = GraphLowering(self.module.graph, self.device, self._find, hints, self.traced_on).lowered
         if self.options.strict and lowered.eager:
             raise NoLowering(_unsupported(lowered))
-        structure = structure_of(lowered, self._resolver.load_all, self.options.fuse)
+        limits = limits_of(lowered.call.device) if self.options.fuse else None
+        structure = structure_of(lowered, self._resolver.load_all, limits)
         self.structures.append(structure)
         news = [n for n in lowered.guarded_numbers() if n not in self._guarded]
         if news:

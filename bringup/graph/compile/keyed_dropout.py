@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from bringup import _C
+from bringup.graph.passes import Facts
 
 _aten = torch.ops.aten
 
@@ -54,8 +55,8 @@ library.impl("keyed_dropout", lambda x, key, p: torch.empty_like(x), "Meta")
 # ---- the pass ----
 
 
-def use_keys(graph: Graph) -> None:
-    """Rewrites every dropout of a joint graph whose mask is only used to scale gradients."""
+def use_keys(graph: Graph, _: Facts | None = None) -> None:
+    """Dropout keeps a key of 16 bytes for the backward pass, not its mask."""
     for node in list(graph.find_nodes(op="call_function", target=_aten.native_dropout.default)):
         x, p, train = node.args
         results = {user.args[1]: user for user in node.users if user.target is operator.getitem}

@@ -3,7 +3,7 @@
 trace       prints the graph; its ops run one by one
 compile     builds and prints the kernels' IR; its ops run one by one
 codegen     writes the sources of the kernels; its ops run one by one
-simulate    runs the compiled graph on the driver: what ``torch.compile`` does by default
+run         runs the compiled graph on the device the model is on, or on the target: the default
 eager       changes nothing
 """
 
@@ -24,8 +24,10 @@ from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.lowering.call import Launch
 
-Mode: TypeAlias = Literal["trace", "compile", "codegen", "simulate", "eager"]
+Mode: TypeAlias = Literal["trace", "compile", "codegen", "run", "eager"]
 MODES: tuple[str, ...] = get_args(Mode)
+#: Names that modes had before.
+FORMER = {"simulate": "run"}
 
 
 def graph_text(module: GraphModule) -> str:

@@ -1,4 +1,4 @@
-"""Copies that nobody can tell from what they are copies of: dropout with probability 0 leaves them in graphs.
+"""Copies that cannot be told from what they are copies of: dropout with probability 0 leaves them in graphs.
 
 A kernel would fuse with one at no cost. But the partitioner sees two tensors, and keeps both for the backward pass.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
+from bringup.graph.passes import Facts
+
 _clone = torch.ops.aten.clone.default
 
 
-def remove_needless_copies(graph: Graph) -> None:
-    """Uses the original where a copy has its layout, unless the caller sees the copy or may write to the original."""
+def remove_needless_copies(graph: Graph, _: Facts | None = None) -> None:
+    """A copy of the same layout is the original, unless the caller sees the copy or may write to the original."""
     (output,) = graph.find_nodes(op="output")
     seen = {_memory(node) for node in output.all_input_nodes}
     given = {_memory(node) for node in graph.find_nodes(op="placeholder")}

@@ -254,7 +254,7 @@ class _Reader:
         layout = self._layout(shape, strides, where)
         return ResultSpec(memory, _dtype(dtype, where), *layout, self._formula(offset, where))
 
-    # ---- what goes in and comes out ----
+    # ---- inputs and outputs ----
 
     def _tree(self, value: Any, where: str, leaf: Callable[[str, Any, str], Any], depth: int = _MOST_TREE_DEPTH) -> Any:
         need(depth > 0, where, "nested too deeply")

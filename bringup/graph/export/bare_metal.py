@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.fx import GraphModule
 
-import bringup
 from bringup.graph.bare_metal.build import model_of
 from bringup.graph.bare_metal.guest import Call, Guest
 from bringup.graph.bare_metal.options import BareMetal, bare_metal
@@ -21,7 +20,7 @@ from bringup.graph.bare_metal.sources import Model
 from bringup.graph.bare_metal.static_program import StaticProgram, static_program
 from bringup.graph.export.decompositions import batch_norm_in_evaluation
 from bringup.graph.export.export import constant_bytes, program_of
-from bringup.graph.export.targets import export_target, kernel_device
+from bringup.graph.export.targets import export_target, tracing_device
 from bringup.graph.export.trace import TracedModel
 from bringup.graph.host_contents import Contents
 from bringup.graph.program import GraphProgram
@@ -187,8 +186,7 @@ def program_from_graph(
         parameters=tuple(inputs),
         ranges={},
     )
-    device = kernel_device(bringup.device())
-    program, tensors = program_of(model, device, TARGET, traced_on="cpu", fold_batch_norm=fold_batch_norm)
+    program, tensors = program_of(model, tracing_device(), TARGET, traced_on="cpu", fold_batch_norm=fold_batch_norm)
     made = (
         _Made(getattr(torch, result.dtype), tuple(evaluate_sizes(stride, {}) for stride in result.strides))
         for result in program.variants[0].results

@@ -15,17 +15,19 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from bringup.graph.passes import Facts
+
 _aten = torch.ops.aten
 #: Types whose norms are folded: halves are widened around a norm, which is not the same.
 _DTYPES = (torch.float32, torch.float64)
 
 
-def fold_batch_norms(graph: Graph, constants: Mapping[str, str]) -> int:
-    """Rewrites the graph in place, and returns how many norms it has less; the new weights are ops on constants.
+def fold_batch_norms(graph: Graph, facts: Facts) -> None:
+    """A batch norm in evaluation becomes part of the weights before it, where the target or the user wants that.
 
-    ``constants``: placeholders that are the same in every call, and what the model calls them. A norm with other
-    statistics stays.
+    The new weights are ops on constants. A norm with other statistics stays.
     """
+    constants = {name: facts.names.get(name, name) for name in facts.fixed}
     fixed = _fixed_nodes(graph, constants)
     folded = 0
     for node in list(graph.nodes):
@@ -34,7 +36,7 @@ def fold_batch_norms(graph: Graph, constants: Mapping[str, str]) -> int:
             _Folding(graph, node).fold(norm, constants)
             folded += 1
     graph.eliminate_dead_code()
-    return folded
+    facts.folded_norms += folded
 
 
 @dataclass(frozen=True)

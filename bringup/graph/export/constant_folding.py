@@ -13,28 +13,28 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from bringup.graph.passes import Facts
+
 #: A folded tensor may be this many times as large as the parameters it is made of; small ones always may be folded.
 GROWTH = 4
 SMALL = 1 << 16
 
 
-def fold_constants(graph: Graph, constants: Mapping[str, Tensor], kept: frozenset[str]) -> dict[str, Tensor]:
-    """Rewrites the graph in place; returns the constants that it has now, by placeholder, in their order.
-
-    ``kept`` names placeholders that are no constants although they have values: a model's state.
-    """
-    folding = _Folding(graph, {name: value for name, value in constants.items() if name not in kept})
+def fold_constants(graph: Graph, facts: Facts) -> None:
+    """What depends on constants only is computed once and becomes a constant."""
+    constants = facts.constants or {}
+    folding = _Folding(graph, facts.fixed)
     folding.evaluate()
     made = folding.rewrite()
     graph.eliminate_dead_code()
     left: dict[str, Tensor] = {}
     for node in list(graph.nodes):
         if node.op == "placeholder" and (node.name in constants or node.name in made):
-            if node.users or node.name in kept:
+            if node.users or node.name in facts.state:
                 left[node.name] = made[node.name] if node.name in made else constants[node.name]
             else:
                 graph.erase_node(node)
-    return left
+    facts.constants = left
 
 
 class _Folding:

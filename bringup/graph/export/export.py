@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
-from bringup.graph.export.batch_norm_folding import fold_batch_norms
-from bringup.graph.export.constant_folding import fold_constants
 from bringup.graph.export.containers import OtherContainer, tree_of
 from bringup.graph.export.dims import name_of, open_dimensions
 from bringup.graph.export.sizes import sizes_to_try
@@ -27,6 +25,7 @@ from bringup.graph.export.trace import ExportError, TracedModel, show_aliases, t
 from bringup.graph.graph_ops import FILE_LOWERINGS, GRAPH_LOWERINGS
 from bringup.graph.lowered import DataDependent, GraphLowering, LoweredGraph
 from bringup.graph.notes import notes_of
+from bringup.graph.passes import Facts, rewrite
 from bringup.graph.program import (
     INTEGER,
     ConstantSpec,
@@ -40,8 +39,7 @@ from bringup.graph.program import (
     Variant,
     span,
 )
-from bringup.graph.quantize.rewrite import rewrite_quantized
-from bringup.graph.structure import GraphStructure, bits_of, structure_of
+from bringup.graph.structure import GraphStructure, bits_of, limits_of, structure_of
 from bringup.graph.symbols import UnknownSize
 from bringup.graph.values import DTYPE_CODES, Held, Memory, NumberSource
 from bringup.graph.ways_out import ways_out
@@ -50,9 +48,10 @@ from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.lowering.call import Launch, Number
 from bringup.lowering.registry import LOWERINGS, Lowering
-from bringup.lowering.resolve import Resolver, no_garbage_collection
+from bringup.lowering.resolve import no_garbage_collection
 from bringup.lowering.scalar_types import BY_CODE
 from bringup.lowering.symbolic import IntLike, index_of
+from bringup.targets.target import FusionLimits
 
 #: A model that needs more lowered graphs than this is specialised to each of its sizes.
 MOST_VARIANTS = 64
@@ -146,10 +145,7 @@ class _Exporter:
         traced_on: str | None,
         fold_batch_norm: bool,
     ) -> None:
-        from bringup.lowering import install
-
         self._traced, self._device, self._target = traced, device, target
-        self._resolver: Resolver = install.active[0]
         self._dynamic_shapes = dynamic_shapes
         self._traced_on, self._fold_batch_norm = traced_on, fold_batch_norm
         #: A file for a driver is one whose kernels compile here; other targets have compilers of their own.
@@ -160,10 +156,9 @@ class _Exporter:
     def program(self) -> tuple[GraphProgram, list[Tensor]]:
         """The program and the values of its constants."""
         traced, graph = self._traced, self._traced.module.graph
-        rewrite_quantized(graph, {n: t for n, t in traced.constants.items() if n not in traced.updates})
-        named = {name: traced.names.get(name, name) for name in traced.constants if name not in traced.updates}
-        norms = fold_batch_norms(graph, named) if self._fold_batch_norm else 0
-        constants = fold_constants(graph, traced.constants, frozenset(traced.updates))
+        facts = Facts(traced.constants, frozenset(traced.updates), traced.names, self._fold_batch_norm)
+        rewrite(graph, "graph", facts)
+        constants = facts.constants or {}
         places = [node for node in graph.nodes if node.op == "placeholder"]
         traced.names.update({node.name: node.meta["called"] for node in places if "called" in node.meta})
         self._inputs = [node for node in places if node.name not in constants]
@@ -185,7 +180,7 @@ class _Exporter:
             takes=self._takes(),
             gives=self._gives(first),
             updates=tuple((order.index(name), n) for n, name in enumerate(traced.updates)),
-            folded_norms=norms,
+            folded_norms=facts.folded_norms,
         )
         return program, [constants[name] for name in order]
 
@@ -220,7 +215,11 @@ class _Exporter:
             raise ExportError(_without_kernel(lowered, shown))
         # PyTorch traces as if no dynamic size were below 2; kernels must be right in the range that was asked for.
         lowered.symbols.ranges.update({n: r for n, r in self._traced.ranges.items() if n in lowered.symbols.ranges})
-        return structure_of(lowered, self._resolver.load_all if self._checks else _load_none)
+        if not self._checks:
+            return structure_of(lowered, _load_none, FusionLimits())
+        from bringup.lowering import install
+
+        return structure_of(lowered, install.active[0].load_all, limits_of(lowered.call.device))
 
     def _check_assertions(self, names: Sequence[str], sizes: Sequence[int]) -> None:
         known = dict(zip(names, sizes))

@@ -93,7 +93,7 @@ class LoadedModel:
 
     @property
     def output_spec(self) -> Any:
-        """What comes out: containers with a text for every leaf."""
+        """The outputs: containers with a text for every leaf."""
         from bringup.ir.printer import index_text
 
         results = self._program.variants[0].results

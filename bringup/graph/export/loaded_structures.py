@@ -27,7 +27,7 @@ def structures_of(program: GraphProgram, device: torch.device, load_all: LoadAll
     """Every variant, with its kernels verified and on the device."""
     try:
         return [
-            structure_of(_Variant(program, variant, device).lowered(), load_all, False) for variant in program.variants
+            structure_of(_Variant(program, variant, device).lowered(), load_all, None) for variant in program.variants
         ]
     except VerifyError as error:
         raise ArtifactError(f"a kernel breaks a rule: {error}") from error

@@ -28,7 +28,7 @@ Write = Callable[..., None]
 HOST = "host"
 _HOST_DRIVER = "sim"
 
-#: Name → who writes, and whether batch norms become part of weights if nobody says.
+#: Name → who writes, and whether batch norms become part of weights by default.
 _registered: dict[str, tuple[Write, bool]] = {}
 #: Targets that come with bringup: the module that registers each.
 _OURS = {"riscv": "bringup.graph.export.bare_metal"}
@@ -75,9 +75,9 @@ def find_target(name: str | None) -> ExportTarget:
         return ExportTarget(in_use.driver_of(device.index).name, device, write_file)
     if name in _OURS:
         importlib.import_module(_OURS[name])
-    if name in _registered:  # it needs some device whose kernels can be lowered
+    if name in _registered:
         write, folds = _registered[name]
-        return ExportTarget(name, kernel_device(bringup.device()), write, folds)
+        return ExportTarget(name, tracing_device(), write, folds)
     if name == HOST and _HOST_DRIVER not in drivers:
         raise ValueError(
             f"target 'host' is this machine's CPU, behind the driver '{_HOST_DRIVER}', and active is "
@@ -86,6 +86,12 @@ def find_target(name: str | None) -> ExportTarget:
     if name != HOST and name not in drivers:
         raise ValueError(f"there is no target '{name}'; there are {', '.join(target_names())}")
     return ExportTarget(name, kernel_device(bringup.device(_HOST_DRIVER if name == HOST else name)), write_file)
+
+
+def tracing_device() -> torch.device:
+    """A device to trace graphs on that run elsewhere: any, as nothing is compiled for it."""
+    device = bringup.device()
+    return torch.device(device.type, device.index or 0)
 
 
 def kernel_device(device: torch.device) -> torch.device:

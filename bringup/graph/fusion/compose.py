@@ -48,7 +48,7 @@ def place_of(shop: Workshop, piece: Piece, access: Access) -> Place | None:
 
 
 def links(shop: Workshop, first: Piece, second: Piece, memories: frozenset[Memory], stores: bool) -> list[Link]:
-    """The pairs of accesses to some memories, those with the most grid axes in front; ``stores``: of the first piece
+    """The pairs of accesses to some allocations, those with the most grid axes in front; ``stores``: of the first piece
     only its stores count, of the second only its loads."""
     found: list[tuple[int, Link]] = []
     for n, a in enumerate(first.accesses):
@@ -181,8 +181,8 @@ def check_kinds(first: Piece, second: Piece) -> None:
 
 
 def composed(shop: Workshop, first: Piece, second: Piece, link: Link, vanishes: Vanishes) -> Piece:
-    """One piece that does what both do, in order; Refused if they do not meet at the same points. ``vanishes``: nobody
-    outside needs a memory then."""
+    """One piece that does what both do, in order; Refused if they do not meet at the same points. ``vanishes``: nothing
+    outside needs the allocation then."""
     check_kinds(first, second)
     siblings = first.accesses[link.first].store is None
     whole = first, second

@@ -112,14 +112,14 @@ def _sizes(index: Index) -> list[Size]:
 
 
 def _row_memory(shop: Workshop, piece: Piece, needed: Callable[[Memory], bool], local_bytes: int) -> Piece:
-    """A memory that the kernel both writes and reads is one buffer, or a Local if nobody else wants it."""
+    """An allocation that the kernel both writes and reads is one buffer, or a Local if nothing else needs it."""
     found = list(accesses(piece.body))
     stored = {shop.memory(a.buffer) for a in found if a.store is not None}
     loaded = {shop.memory(a.buffer) for a in found if a.load is not None}
     body, scratch = piece.body, list(piece.locals)
     room = local_bytes - sum(local.nbytes for local in piece.locals)
     for memory in sorted(m for m in stored & loaded if m is not None):
-        # Places may hold values that were in a memory before: they are read anew for each.
+        # Places may hold values that were in an allocation before: they are read anew for each.
         now = [(a.buffer, a.indices) for a in accesses(body) if shop.memory(a.buffer) == memory]
         touching = list(dict.fromkeys(now))
         inside = not needed(memory)
@@ -136,7 +136,7 @@ def _row_memory(shop: Workshop, piece: Piece, needed: Callable[[Memory], bool], 
 
 
 class _Row:
-    """The elements of a memory that one grid point touches: the grid's digits, then one dimension over the rest."""
+    """Elements of an allocation that one grid point touches: the grid's digits, then one dimension over the rest."""
 
     def __init__(self, shop: Workshop, piece: Piece, touching: list[tuple[str, tuple[Index, ...]]]) -> None:
         self.shop, self.grid = shop, piece.grid

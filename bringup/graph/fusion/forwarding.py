@@ -1,7 +1,7 @@
-"""A fused kernel's values out of memory: stores feed the loads after them, loops join, what nobody reads disappears.
+"""A fused kernel's values out of memory: stores feed the loads after them, loops join, what nothing reads disappears.
 
 Every step keeps the bits. It starts from pieces put together as they were, each storing its results and loading those
-of the ones before, and ends with the memory that somebody outside the kernel wants.
+of the ones before, and ends with the memory that is needed outside the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bringup.ir.index import AxisVar, Index, Int
 from bringup.ir.kernel import Axis, Block, Contract, Let, Loop, Reduce, Scan, Stmt, Store, binds, statements
 from bringup.ir.walk import Substitution, all_values, bridges, indices_of, own_values, subexpressions
 
-#: The last value stored to a memory at this point, and to which of its elements.
+#: The last value stored to an allocation at this point, and to which of its elements.
 Known = dict[Memory, tuple[Index, Expr]]
 
 #: Operations that may be done once more in each further pass over a row instead of keeping the row.
@@ -256,7 +256,7 @@ class _Settling:
         return None
 
     def _in_step(self, a: Loop, b: Loop, memory: Memory | str) -> bool:
-        """True if steps of two loops over one axis meet on a memory only at the same step."""
+        """True if steps of two loops over one axis meet in an allocation only at the same step."""
         if isinstance(memory, str):
             return False  # scratch: who reads what there is its kernel's own business
         ones = [x for x in accesses((a,)) if self.shop.memory(x.buffer) == memory]
@@ -280,10 +280,10 @@ class _Settling:
         touched = _memories(self.shop, one), _memories(self.shop, two)
         return bool(writes[0] & touched[1] or writes[1] & touched[0])
 
-    # ---- what nobody reads ----
+    # ---- what nothing reads ----
 
     def alive(self, block: Block) -> Block:
-        """The block without stores that nobody wants, and without what only those wanted."""
+        """The block without stores that nothing needs, and without what only those needed."""
         while True:
             loaded = {p.buffer for p in all_values(block) if isinstance(p, Load)}
             memories = {self.shop.memory(buffer) for buffer in loaded}
@@ -359,7 +359,7 @@ def checks(stmt: Stmt) -> bool:
 
 
 def _without_names(block: Block, used: set[str]) -> tuple[Block, bool]:
-    """The block without statements whose names nobody uses and that store and check nothing."""
+    """The block without statements whose names nothing uses and that store and check nothing."""
     out: list[Stmt] = []
     changed = False
     for stmt in block:

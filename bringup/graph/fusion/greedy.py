@@ -30,7 +30,7 @@ _STATEMENTS = 200
 _SMALL = 4096
 #: Pointers of the smallest kernels that are tried again when a larger one is refused in the end.
 _FEWEST = 4
-#: How many of the latest readers of a memory a new one is tried with.
+#: How many of the latest readers of an allocation a new one is tried with.
 _NEAR = 4
 
 
@@ -40,7 +40,7 @@ def fuse_steps(
     limits: FusionLimits | None = None,
     symbols: Mapping[str, tuple[int | None, int | None]] | None = None,
 ) -> Fused:
-    """The same program in fewer launches, bit for bit; ``kept`` are the memories that must hold their value at the end.
+    """The same program in fewer launches, bit for bit; ``kept`` are allocations that must hold their value then.
 
     >>> fuse_steps([], ())
     Fused(steps=(), decisions=(), origins=())
@@ -70,7 +70,7 @@ class _Fusing:
         self.shop = Workshop(Formulas(self.symbols), self.limits.lanes)
         self.reads: list[set[Memory]] = []
         self.writes: list[set[Memory]] = []
-        #: How many steps had written to a memory when a step ran: equal numbers, equal contents.
+        #: How many steps had written to an allocation when a step ran: equal numbers, equal contents.
         self.versions: list[dict[Memory, int]] = []
         self.readers: dict[Memory, set[int]] = {}
         self.writers: dict[Memory, set[int]] = {}
@@ -134,7 +134,7 @@ class _Fusing:
         return self.shop.steps(first.axes) * max((self.shop.steps(a.axes) for a in stores), default=1)
 
     def _siblings(self, group: int) -> set[int]:
-        """The latest groups that read a memory that this one reads."""
+        """The latest groups that read an allocation that this one reads."""
         found = set()
         for memory in self.reads[group]:
             known = [g for s in sorted(self.readers.get(memory, ())) if (g := self.order.group_of(s)) is not None]
@@ -206,7 +206,7 @@ class _Fusing:
         need(scratch <= allowed, Rule.SCRATCH, f"{scratch} bytes of Locals, {allowed} are allowed")
 
     def _vanishes(self, memory: Memory, members: set[int]) -> bool:
-        """True if some steps together make and use up a memory."""
+        """True if some steps together make and use up an allocation."""
         if memory in self.kept or memory[0] == "tensor" or not self.writers.get(memory, set()) <= members:
             return False
         return self.readers.get(memory, set()) <= members
@@ -257,7 +257,7 @@ class _Fusing:
         return result.piece
 
     def _taken(self, first: Piece, step: int, memory: Memory) -> int:
-        """How many values another reader of a memory would take; more than there are if it cannot."""
+        """How many values another reader of an allocation would take; more than there are if it cannot."""
         group = self.order.group_of(step)
         other = self.pieces.get(step if group is None else group)
         never = self.shop.steps(first.axes) + 1

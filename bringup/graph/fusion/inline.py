@@ -36,7 +36,7 @@ class Formula:
 
 
 def formula_of(shop: Workshop, piece: Piece, memory: Memory) -> Formula:
-    """The value that a piece stores to a memory, without names; Refused if there is no such expression."""
+    """The value that a piece stores to an allocation, without names; Refused if there is no such expression."""
     wanted = settled(shop, piece, lambda other: other == memory)
     names: dict[str, Expr] = {}
     lengths: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Inlined:
 
 
 def inlined(shop: Workshop, producer: Piece, consumer: Piece, memory: Memory) -> Inlined:
-    """The consumer with the producer's value instead of each load of a memory; Refused where that cannot be said."""
+    """The consumer with the producer's value for each load of an allocation; Refused where that cannot be said."""
     need(
         producer.straight and not producer.ordered,
         Rule.LOOPS,
@@ -207,7 +207,7 @@ def _check_contract(shop: Workshop, consumer: Piece, memory: Memory, formula: Fo
 
 def profitable(result: Inlined, once: bool, vanishes: bool, reload_bytes: int, many: int) -> None:
     """Refuses what would compute more than it saves. ``once``: no value is computed twice by all who read it;
-    ``vanishes``: nobody needs the memory then; ``many``: how many points the consumer has for each value."""
+    ``vanishes``: nothing needs the allocation then; ``many``: how many points the consumer has for each value."""
     cost = result.cost
     if vanishes:
         if once or (result.steady and many >= _OFTEN):

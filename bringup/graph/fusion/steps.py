@@ -26,7 +26,7 @@ Memory: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Opaque:
-    """A step that is no kernel (an eager op): nothing moves across it on the memories that it touches."""
+    """A step that is no kernel (an eager op): nothing moves across it on the allocations that it touches."""
 
     reads: frozenset[Memory]
     writes: frozenset[Memory]

@@ -35,7 +35,7 @@ def _value(module: GraphModule, node: Any) -> Tensor | None:
 
 
 def _folds(module: GraphModule, norm: Node, layer: Any) -> bool:
-    """True for statistics that are constants, behind a layer that nobody else uses."""
+    """True for statistics that are constants, behind a layer that nothing else uses."""
     training = norm.args[5]
     if training or not isinstance(layer, Node) or layer.target not in _LAYERS or len(layer.users) > 1:
         return False

@@ -1,4 +1,4 @@
-"""The integer ops of quantized models as PyTorch ops: schema, what comes out, and the value in torch's own ops.
+"""The integer ops of quantized models as PyTorch ops: schema, outputs, and the value in torch's own ops.
 
 They are written into graphs by rewrite.py. Their kernels are lowering/ops/quantized.py; the values here serve
 what is computed once (export folds what follows from weights), devices without kernels, and the CPU.

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
+from bringup.graph.passes import Facts
 from bringup.graph.quantize.parameters import (
     MOVES,
     Bounds,
@@ -34,28 +35,11 @@ from bringup.lowering.ops.quantized_reference import LONGEST_SUM, add_factors, m
 _aten = torch.ops.aten
 
 
-def with_integer_ops(module: GraphModule) -> GraphModule:
-    """The module itself if nothing in it is quantized, else a copy with integer ops."""
-    if not _is_quantized(module.graph):
-        return module
-    graph = Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    made = GraphModule(module, graph)
-    rewrite_quantized(made.graph)
-    made.recompile()
-    return made
+def use_integer_ops(graph: Graph, facts: Facts | None = None) -> None:
+    """Between dequantize and quantize, ops compute with integers."""
+    import bringup.graph.quantize.ops  # noqa: F401
 
-
-def rewrite_quantized(graph: Graph, known: Mapping[str, Tensor] | None = None) -> None:
-    """Rewrites a traced graph in place; ``known`` has the values of placeholders that are constants."""
-    if _is_quantized(graph):
-        import bringup.graph.quantize.ops  # noqa: F401
-
-        _Rewriting(graph, known or {}).run()
-
-
-def _is_quantized(graph: Graph) -> bool:
-    return any(op_of(node).startswith("quantized_decomposed::") for node in graph.nodes)
+    _Rewriting(graph, facts.fixed if facts else {}).run()
 
 
 @dataclass(frozen=True)
@@ -137,7 +121,7 @@ class _Rewriting:
     def _back(self, node: Any, only_ours: bool) -> tuple[Any, list[Node], list[Bounds]]:
         """(what computes, the moves behind it, the clamps behind it), the last first.
 
-        ``only_ours``: nobody else may use what is passed, or it would be computed twice.
+        ``only_ours``: nothing else may use what is passed, or it would be computed twice.
         """
         moves: list[Node] = []
         bounds: list[Bounds] = []

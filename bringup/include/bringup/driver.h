@@ -6,7 +6,8 @@
  *   - it never throws, aborts or exits the process;
  *   - it may be called from any thread, also at the same time; the core holds no lock while it calls;
  *   - an address is an opaque integer with arithmetic: base + offset may be passed wherever base may;
- *   - a pointer that is NULL, or that lies beyond `struct_size`, means "not offered": the core uses its default.
+ *   - a pointer that is NULL, or that lies beyond `struct_size`, means "not offered": the core uses its default;
+ *   - who hands a struct over writes its size into `struct_size`, and the other side touches nothing beyond it.
  */
 #ifndef BRINGUP_DRIVER_H
 #define BRINGUP_DRIVER_H
@@ -17,7 +18,7 @@
 extern "C" {
 #endif
 
-#define BRINGUP_ABI_VERSION 1u
+#define BRINGUP_ABI_VERSION 2u
 
 #if defined(__GNUC__)
 #define BRINGUP_EXPORT __attribute__((visibility("default"))) /* also under -fvisibility=hidden */
@@ -79,6 +80,8 @@ typedef enum bringup_dtype {
 } bringup_dtype;
 
 typedef struct bringup_device_spec {
+  uint32_t struct_size; /* of the core: a driver that knows less, or more, fills in what both know */
+  uint32_t reserved;
   char name[128];                      /* what get_device_name() prints */
   uint64_t memory_bytes;               /* per partition */
   uint64_t alignment;                  /* of addresses from alloc; 0 = 64 */
@@ -103,15 +106,20 @@ typedef void (*bringup_kernel)(const uint64_t *args, int64_t begin, int64_t end,
 /* One kernel launch. Every argument is 8 bytes: an address, an integer or the bits of a number. Addresses come first.
  */
 typedef struct bringup_launch {
-  const uint64_t *args; /* the driver copies what it needs later */
+  uint32_t struct_size;
   uint32_t arg_count;
+  const uint64_t *args;   /* the driver copies what it needs later */
   uint32_t address_count; /* args[0] … args[address_count-1] are device addresses, or 0 for an empty buffer */
+  uint32_t block;         /* threads of one unit, as the kernel's source asks for; 0: its language has no such thing */
   uint64_t grid;          /* independent units of work: the driver runs 0 … grid-1, in any order and split */
+  uint64_t local_bytes;   /* memory that the threads of a unit share, as the source asks for */
   uint64_t stream;
   double flops; /* cost of the whole launch, for the clock and for scheduling */
   double bytes;
   const bringup_placement *placements; /* one per argument, or NULL on flat devices */
-  uint32_t *finished; /* may be NULL; set to 1 where nothing of the launch is left to run when the call returns */
+  uint32_t *finished;   /* may be NULL; set to 1 where nothing of the launch is left to run when the call returns */
+  const char *name;     /* what the kernel is called, for traces and messages; lives as long as the process */
+  uint64_t correlation; /* another number for each launch of the process, never 0: by which a trace names it */
 } bringup_launch;
 
 typedef struct bringup_driver {
@@ -164,6 +172,10 @@ typedef struct bringup_driver {
   int32_t (*charge)(void *self, int32_t device, uint64_t stream, int32_t dtype, double flops, double bytes);
 
   /* ---- memory beyond the basics ---- */
+  /* Bytes of the device that nothing occupies, other processes included, and all of them. */
+  int32_t (*memory_info)(void *self, int32_t device, uint64_t *free, uint64_t *total);
+  /* Where peer_copy is set: whether copy_peer works from `peer` to `device`. Without it, it does between all. */
+  int32_t (*can_access_peer)(void *self, int32_t device, int32_t peer, int32_t *can);
   /* `stream` belongs to dst_device. */
   int32_t (*copy_peer)(void *self, int32_t dst_device, uint64_t dst, int32_t src_device, uint64_t src, uint64_t nbytes,
                        uint64_t stream);

@@ -119,9 +119,9 @@ def _forward(
 
 
 def _outputs(x: Any, parameters: Sequence[Any], training: bool) -> list[Any]:
-    """What comes out on the CPU: statistics in the parameters' type, and none where the running ones are used.
+    """The outputs of the CPU: statistics in the parameters' type, and none where the running ones are used.
 
-    PyTorch's meta kernel, a decomposition in Python, says what comes out on CUDA: float32, and in evaluation too.
+    PyTorch's meta kernel, a decomposition in Python, says what CUDA returns: float32, and in evaluation too.
     """
     _, _, code, sizes, strides, flags = x
     if len(sizes) < 2:
@@ -227,7 +227,7 @@ def batch_norm_functional(
 
 
 def _outputs_of_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> list[Any]:
-    """What comes out on the CPU: contiguous or channels last; the meta kernel keeps any order of dimensions."""
+    """The outputs of the CPU: contiguous or channels last; the meta kernel keeps any order of dimensions."""
     _, _, code, sizes, strides, flags = x
     mean, _, saved, _, _, _, mask = rest[:7]
     parameter = next((tensor[2] for tensor in (weight, saved, mean) if tensor is not None), code)

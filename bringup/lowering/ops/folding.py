@@ -118,7 +118,7 @@ def fold(
 
 
 def _folded(inputs: Sequence[Tensor], dims: Sequence[int], positions: bool) -> list[LoopDim]:
-    """The loops over what is reduced; the last stride of each is the one in logical order (0 if nobody asks)."""
+    """The loops over what is reduced; the last stride of each is the one in logical order (0 if not asked for)."""
     x = inputs[0]
     logical = dense_strides([x.shape[d] for d in dims]) if positions else [0] * len(dims)
     loops = merged(

@@ -38,7 +38,7 @@ def randperm(call: Call, n: int, generator: None) -> None:
 
 
 def _multinomial_outputs(x: Any, num_samples: int, *_: Any) -> list[Any]:
-    """As the CPU does; PyTorch's meta kernel asks less, and where nothing comes out no lowering is asked."""
+    """As the CPU does; PyTorch's meta kernel asks less, and for an empty output no lowering is asked."""
     if len(x[3]) not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if num_samples <= 0:

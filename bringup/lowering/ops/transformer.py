@@ -40,7 +40,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of all heads with its projections, and the weights if somebody wants them."""
+    """Attention of all heads with its projections, and the weights if they are wanted."""
     batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
     weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
     q, k, v = (

@@ -49,7 +49,7 @@ def renorm(call: Call, self: Tensor, p: Number, dim: int, maxnorm: Number) -> No
 
 
 def _outputs_of_weight_norm(v: Any, g: Any, *_: object) -> list[Any]:
-    """What comes out on the CPU: norms of halves are float32, where the meta kernel says so of bfloat16 alone."""
+    """The outputs of the CPU: norms of halves are float32, where the meta kernel says so of bfloat16 alone."""
     _, _, code, sizes, strides, _ = g
     return [new_output(v[2], v[3]), ("new", CODE_OF[opmath(BY_CODE[code])], sizes, strides)]
 

@@ -9,7 +9,7 @@ import bringup
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).eval()
 x = torch.randn(1, 16)
-backend = bringup.Backend(mode="simulate", target="riscv", vector=256)
+backend = bringup.Backend(target="riscv", vector=256)
 with torch.no_grad():
     torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
 print(backend.report())

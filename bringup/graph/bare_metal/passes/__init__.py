@@ -1,17 +1,12 @@
 """What a small core wants done differently: each pass rewrites the steps of a StaticProgram and keeps its results.
 
-units          axes and dimensions of one element left out
-in_order       sums one after the other, as tiles of registers take them
-products       depthwise convolutions as contractions
-value_folds    pooling without the positions that nobody reads
-padding        a padded copy of an input, so that convolutions have no conditions
-pooling        a convolution and the pooling after it as one kernel (scalar code)
-flattening     rows of an image as one long row (vector code)
-offloading     matrix products for a matrix engine
-joining        neighbouring axes as one
+``PASSES`` is their order; ``bringup passes`` prints it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from bringup.graph.bare_metal.passes.flattening import flatten
 from bringup.graph.bare_metal.passes.in_order import few_partials, in_order
@@ -25,11 +20,43 @@ from bringup.graph.bare_metal.passes.value_folds import value_folds
 from bringup.graph.bare_metal.static_program import StaticProgram
 
 
+@dataclass(frozen=True)
+class Core:
+    """What decides which passes run: a core with or without vectors, with or without a matrix engine."""
+
+    vectors: bool
+    engine: bool = False
+
+
+@dataclass(frozen=True)
+class StepPass:
+    """One entry of the list, and the cores that it is for."""
+
+    name: str
+    function: Callable[[StaticProgram], StaticProgram]
+    cores: str = "all"
+    wanted: Callable[[Core], bool] = lambda core: True
+
+
+PASSES = (
+    StepPass("units", without_units),
+    StepPass("products", products),
+    StepPass("in_order", in_order),
+    StepPass("value_folds", value_folds),
+    StepPass("padding", pad),
+    StepPass("offloading", offload, "with a matrix engine", lambda core: core.engine),
+    StepPass("apart", apart, "with vectors, without an engine", lambda core: core.vectors and not core.engine),
+    StepPass("few_partials", few_partials, "scalar", lambda core: not core.vectors),
+    StepPass("pooling", fuse_pooling, "scalar", lambda core: not core.vectors),
+    StepPass("flattening", flatten, "with vectors", lambda core: core.vectors),
+    StepPass("joining", join),
+)
+
+
 def arranged(program: StaticProgram, vectors: bool, engine: bool = False) -> StaticProgram:
     """The program as a core with or without vectors runs it best; ``engine``: there is a matrix engine."""
-    program = pad(value_folds(in_order(products(without_units(program)))))
-    if engine:
-        program = offload(program)
-    elif vectors:
-        program = apart(program)
-    return join(flatten(program) if vectors else fuse_pooling(few_partials(program)))
+    core = Core(vectors, engine)
+    for one in PASSES:
+        if one.wanted(core):
+            program = one.function(program)
+    return program

@@ -23,7 +23,7 @@ _LANES = 64
 
 
 def flatten(program: StaticProgram) -> StaticProgram:
-    """The program with convolutions over long rows where that takes fewer vectors."""
+    """Makes one long row of the rows of an image, where that takes fewer vectors."""
     steps = list(program.steps)
     temporaries = list(program.temporaries)
     for name in [step.name for step in program.steps]:

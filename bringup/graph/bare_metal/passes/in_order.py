@@ -22,7 +22,7 @@ _FEW = 4
 
 
 def in_order(program: StaticProgram) -> StaticProgram:
-    """The program with such contractions rewritten, and their products counted."""
+    """Runs sums one after the other, as tiles of registers take them, and counts their products."""
     return replace(program, steps=tuple(_rewritten(step) for step in program.steps))
 
 
@@ -54,7 +54,7 @@ def kernel_in_order(kernel: Kernel) -> Kernel:
 
 
 def few_partials(program: StaticProgram) -> StaticProgram:
-    """The program with folds of few partial results, for scalar code."""
+    """Keeps few partial results of folds."""
     return replace(program, steps=tuple(replace(s, kernel=_with_few(s.kernel)) for s in program.steps))
 
 

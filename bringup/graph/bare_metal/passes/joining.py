@@ -15,7 +15,7 @@ from bringup.targets.c.contract_tile import merged_axes
 
 
 def join(program: StaticProgram) -> StaticProgram:
-    """The program with the axes of its kernels joined."""
+    """Makes one axis of neighbouring ones."""
     return program.with_kernels(joined)
 
 

@@ -18,12 +18,12 @@ _WORTH = 64
 
 
 def offload(program: StaticProgram) -> StaticProgram:
-    """The program with matrix products that an engine can do as they are."""
+    """Sets apart the matrix products that an engine can do."""
     return _split_where(program, lambda c: c.macs >= _WORTH and is_product(c))
 
 
 def apart(program: StaticProgram) -> StaticProgram:
-    """The program with integer sums that vectors can do as they are: what follows needs other instructions."""
+    """Sets apart the integer sums that vectors can do: what follows them needs other instructions."""
     return _split_where(program, lambda c: c.contract.dtype is int32)
 
 

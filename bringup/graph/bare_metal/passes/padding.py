@@ -20,7 +20,7 @@ from bringup.targets.riscv.contraction import SUMS
 
 
 def pad(program: StaticProgram) -> StaticProgram:
-    """The program with padded copies where contractions read under a guard."""
+    """Gives inputs padded copies, so that contractions read without conditions."""
     steps: list[Step] = []
     temporaries = list(program.temporaries)
     for step in program.steps:

@@ -22,7 +22,7 @@ _LARGEST = 9
 
 
 def fuse_pooling(program: StaticProgram) -> StaticProgram:
-    """The program with every convolution fused into the pooling that alone reads it."""
+    """Joins a convolution with the pooling that alone reads it."""
     steps = list(program.steps)
     for pool in list(steps):
         at = steps.index(pool)

@@ -11,7 +11,7 @@ from bringup.ir.kernel import Contract, Kernel, Reduce, Stmt
 
 
 def products(program: StaticProgram) -> StaticProgram:
-    """The program with such folds rewritten."""
+    """Makes contractions of depthwise convolutions."""
     return program.with_kernels(with_contract)
 
 

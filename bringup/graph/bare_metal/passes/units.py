@@ -17,7 +17,7 @@ from bringup.targets.c.plan import accesses
 
 
 def without_units(program: StaticProgram) -> StaticProgram:
-    """The program with such axes and dimensions of its kernels left out."""
+    """Leaves out axes and dimensions of one element."""
     return program.with_kernels(squeezed)
 
 

@@ -1,4 +1,4 @@
-"""Largest values without their positions: what is left of max pooling when nobody reads the indices."""
+"""Largest values without their positions: what is left of max pooling when nothing reads the indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.ir.walk import all_values
 
 
 def value_folds(program: StaticProgram) -> StaticProgram:
-    """The program with such folds shortened."""
+    """Drops the positions of pooling that nothing reads."""
     return program.with_kernels(without_positions)
 
 
