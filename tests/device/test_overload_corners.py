@@ -368,3 +368,19 @@ def test_an_argument_that_a_meta_kernel_returns_is_not_written(device: str) -> N
             assert result.data_ptr() != x.data_ptr()
             assert torch.equal(x, torch.ones_like(x))
             assert torch.equal(result, torch.full_like(result, 2))
+
+
+@pytest.mark.parametrize("name", ["log_sigmoid", "bucketize"])
+def test_an_empty_out_grows_to_an_empty_shape_with_the_cpus_strides(name: str, device: str) -> None:
+    """Strides of a tensor without elements count a size of 0 as 1: (3, 3, 1), not (0, 3, 1)."""
+    strides = []
+    for place in ("cpu", device):
+        x, out = torch.randn(1, 0, 3, device=place), torch.empty(0, device=place)
+        if name == "log_sigmoid":
+            torch._C._nn.log_sigmoid(x, out=out)
+        else:
+            out = out.long()
+            torch.bucketize(x, torch.arange(3.0, device=place), out=out)
+        assert out.shape == (1, 0, 3)
+        strides.append(out.stride())
+    assert strides[0] == strides[1]

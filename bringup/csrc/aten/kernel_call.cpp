@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/copy_ops.h>
+#include <c10/util/strides.h>
 
 #include <map>
 
@@ -135,10 +136,10 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack, boo
     at::Tensor target = *call.tensors[call.mutated[next++]];
     TORCH_CHECK(!same_dtype || target.scalar_type() == results[i].scalar_type(), op.record.name,
                 ": expected out tensor to have dtype ", results[i].scalar_type(), ", but got ", target.scalar_type());
-    if (target.sizes() != results[i].sizes())
-      resize(target,
-             {target.scalar_type(), results[i].sizes().vec(), c10::TensorType::contiguousStridesOf(results[i].sizes())},
-             /*warn=*/true);
+    if (target.sizes() != results[i].sizes()) {
+      const auto strides = c10::contiguous_strides(results[i].sizes());
+      resize(target, {target.scalar_type(), results[i].sizes().vec(), {strides.begin(), strides.end()}}, /*warn=*/true);
+    }
     at::_ops::copy_::redispatch(kKeys, target, results[i], false);
   }
 }
