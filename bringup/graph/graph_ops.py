@@ -264,6 +264,8 @@ def fused_attention(
 ) -> None:
     """Attention; also the logarithm of the sums, and the dropout's seed and offset."""
     drawn = call.temporary(int64, [2])
+    if not 0 <= dropout.value <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout.value:g}")
     part = call.part("bringup::attention", [call.outs[0], call.outs[1], drawn])
     attention.attention(part, query, key, value, mask, dropout, causal, _scale(call, query, scale))
     if dropout > 0:

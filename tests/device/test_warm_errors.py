@@ -113,6 +113,18 @@ def test_right_numbers_are_one_signature() -> None:
     assert after["misses"] == before["misses"]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("chance", [2.0, -1.0, float("inf"), float("nan")])
+def test_a_dropout_of_attention_is_a_probability(compiled: bool, chance: float) -> None:
+    """2.0 was taken, without a word, also by a compiled graph."""
+    x = torch.randn(1, 2, 4, 8, device="sim")
+    attend = F.scaled_dot_product_attention
+    torch._dynamo.reset()
+    attend = torch.compile(attend, backend="bringup") if compiled else attend
+    with pytest.raises(Exception, match=r"between 0 and 1, but got"):
+        attend(x, x, x, dropout_p=chance)
+
+
 def test_the_probe_finds_a_check_that_is_skipped() -> None:
     """The net itself: a function that checks its number on the first call only is caught."""
     seen: list[float] = []

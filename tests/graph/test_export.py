@@ -375,6 +375,19 @@ def test_an_index_that_only_the_data_know_is_refused(tmp_path: Path) -> None:
         bringup.export(Takes(), (torch.randn(4), torch.tensor([1])), out=tmp_path / "m.bup")
 
 
+def test_a_refused_model_leaves_no_hook(tmp_path: Path) -> None:
+    """torch.export 2.12 leaves one that fails every later torch.compile of a module that assigns a buffer."""
+
+    class Refused(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    before = dict(nn.modules.module._global_buffer_registration_hooks)
+    with pytest.raises((bringup.ExportError, RuntimeError)):
+        bringup.export(Refused(), (torch.randn(4),), out=tmp_path / "m.bup")
+    assert dict(nn.modules.module._global_buffer_registration_hooks) == before
+
+
 def test_results_with_names_are_tuples(tmp_path: Path, device: str) -> None:
     x = torch.randn(3, 5, device=device)
     path = bringup.export(Calls(lambda x: {"top": x.topk(2), "all": x.aminmax()}), (x,), out=tmp_path / "m.bup")

@@ -203,6 +203,9 @@ def test_a_matrix_without_an_inverse_is_an_error_in_the_guest() -> None:
     x = torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 4]])
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
+        if torch.__version__ < (2, 13):  # AOTAutograd drops the check of linalg.inv, for every backend
+            assert compiled(torch.ones(3, 3)).isnan().all()
+            return
         with pytest.raises(IndexError, match=r"assertion is false.*linalg.inv: the matrix is singular"):
             compiled(torch.ones(3, 3))
 

@@ -141,6 +141,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
     bool causal, bool, std::optional<double> scale) {
   need_attention_kernels(query);
+  TORCH_CHECK(dropout >= 0 && dropout <= 1, "dropout probability has to be between 0 and 1, but got ", dropout);
   const auto none = at::empty({0}, query.options().dtype(at::kLong));
   auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
   // Two 0-dim tensors, as PyTorch's meta kernel says: compiled graphs keep them for the backward pass.

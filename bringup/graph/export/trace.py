@@ -62,7 +62,7 @@ def trace(
     parameters = _positional(model)
     example = without_ones(args, kwargs, parameters, dynamic_shapes)
     given, named = pytree.tree_map_only(Tensor, lambda t: _example(t, home), example)
-    with torch.no_grad(), _plain_attention(), _data_dependence_in_words():
+    with torch.no_grad(), _plain_attention(), _no_hook_stays(), _data_dependence_in_words():
         program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
         on_device = _moved(program, device).run_decompositions(table())
     _check_effects(on_device)
@@ -85,6 +85,19 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def _no_hook_stays() -> Iterator[None]:
+    """Takes back the hook by which torch.export 2.12 watches buffers, which it leaves where tracing fails: every later
+    torch.compile of a module that assigns a buffer would fail."""
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for added in set(hooks) - before:
+            del hooks[added]
 
 
 @contextlib.contextmanager
