@@ -125,7 +125,7 @@ def _finite(bound: Any, otherwise: int | None) -> int | None:
 
 
 def _unknown(symbol: object) -> str:
-    """Says why a number of a traced graph cannot be had; PyTorch names those that it read from tensors u0, u1 …"""
-    if re.fullmatch(r"u\d+", str(symbol)):
+    """Says why a number of a traced graph cannot be had; PyTorch names those that it read from tensors u0, zuf1 …"""
+    if re.fullmatch(r"(u|zuf)\d+", str(symbol)):
         return f"{symbol} is read from the values of a tensor (.item(), or a 0-dim tensor in the place of a number)"
     return f"{symbol} is not the size of any argument"

@@ -15,7 +15,6 @@ from bringup.environment import VARIABLES
 from bringup.ir.ops import BINARY, COMBINES, REDUCTIONS, UNARY
 from bringup.targets.c.options import COptions
 from bringup.targets.c.target import VECTOR_BYTES, CTarget
-from bringup.targets.registry import languages
 
 _OPENING = """\
 # Reference for driver authors
@@ -113,10 +112,9 @@ def _targets() -> str:
     rows = [(f"`{written}`", meanings[key]) for key, written in CTarget.words.items()]
     return (
         f"A text such as `{CTarget(vector_bytes=64, isa='x86-64-v4').describe()}`: the language, a semicolon, and its "
-        f"words; these are C's. "
-        f"Languages: {', '.join(f'`{language}`' for language in languages())}; lengths of vectors: "
-        f"{', '.join(map(str, VECTOR_BYTES))} bytes. A driver whose chip takes another language leaves the kernel "
-        f"methods out and lists functions of its library in an op table.\n\n" + _table(("key", "meaning"), rows)
+        f"words; these are C's. Lengths of vectors: {', '.join(map(str, VECTOR_BYTES))} bytes. A chip that takes "
+        f"another language gets a target ([targets.md](targets.md)), or its driver leaves the kernel methods out and "
+        f"lists functions of its library in an op table.\n\n" + _table(("key", "meaning"), rows)
     )
 
 

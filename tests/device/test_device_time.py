@@ -79,12 +79,6 @@ CASES: dict[str, tuple[str, str, float]] = {
         "g, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])",
         kernel(2 * CONV_FLOPS, CONV_BYTES + 4 * (4 * 16 * 18 * 18 + 32 * 16 * 3 * 3)),
     ),
-    "attention": (
-        "q, k = ones(2, 4, 128, 64), ones(2, 4, 256, 64)",
-        "F.scaled_dot_product_attention(q, k, k)",
-        # q·kᵀ and p·v; q, k and v in, the result and its log-sum-exp out
-        kernel(2 * 2 * (2 * 4) * 128 * 256 * 64, 4 * (2 * 4) * (2 * 128 * 64 + 2 * 256 * 64 + 128)),
-    ),
     "add": (PAIR, "x + y", kernel(0, 3 * SIZE)),
     "add in place": (PAIR, "x.add_(y)", kernel(0, 3 * SIZE)),
     "add into out": (PAIR, "torch.add(x, y, out=z)", kernel(0, 3 * SIZE)),

@@ -76,7 +76,8 @@ def test_a_number_that_its_type_does_not_have(how: str, number: int, compiled: C
 
     def everything(x: torch.Tensor) -> list[torch.Tensor]:
         comparisons = x == number, x != number, x < number, x <= number, x > number, x >= number
-        return [*comparisons, x & number, x | number, x.fmod(number), x % number, x.clone().lt_(number)]
+        modes = [torch.ops.aten.div.Scalar_mode(x, number, rounding_mode=mode) for mode in ("trunc", "floor")]
+        return [*comparisons, *modes, x & number, x | number, x.fmod(number), x % number, x.clone().lt_(number)]
 
     for dtype in (torch.uint8, torch.int8):
         x = torch.tensor([0, 1, 44, 56, 100, 127]).to(dtype)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from bringup.ir.dtypes import DType, Kind, bfloat16, float32
 from bringup.ir.expr import Expr, const
 from bringup.lowering.builder import convert
-from bringup.lowering.call import Call, NumberParam
+from bringup.lowering.call import Call, Number, NumberParam
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import (
     absolute,
@@ -121,6 +122,7 @@ def div_mode(call: Call, self: Any, other: Any, rounding_mode: str | None) -> No
     """True division, or rounded towards 0 or down."""
     kind = compute_type((self, other), _BOTH)
     call.pointwise = True
+    other = replace(other, wraps=True) if isinstance(other, Number) else other  # a Scalar becomes a tensor first
     if rounding_mode is None:
         kind = opmath(kind if kind.is_float else call.outs[0].dtype if call.outs[0].dtype.is_float else float32)
         elementwise(call, call.outs, (self, other), lambda x, y: x / y, kind)

@@ -58,7 +58,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernel_cache.Kerne
 def loader_of(driver: Driver) -> Loader:
     numbers = itertools.count()
 
-    def load(device: int, binary: bytes, entry: str) -> int:
+    def load(device: int, binary: bytes, entry: str, block: int, local_bytes: int) -> int:
         assert b"\0" + entry.encode() + b"\0" in binary, "the symbol is not there"
         return next(numbers)
 

@@ -4,7 +4,7 @@ computes; and a chip that knows nothing but this language is a PyTorch device.""
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from bringup.ir.expr import Binary, Cast, Expr, Fma, Number, Unary
 from bringup.ir.index import AxisVar, Size, evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.kernel import Axis, Kernel, SizeRange, Store, dense
+from bringup.targets import registry
 from bringup.targets.portable_ops import expanded
 from bringup.targets.registry import parse_target
 from bringup.targets.target import CannotRender
@@ -35,10 +36,11 @@ FILE = Path(__file__).resolve().parents[3] / "examples" / "targets" / "webassemb
 
 
 @pytest.fixture(scope="module")
-def chip() -> Any:
+def chip() -> Iterator[Any]:
     driver = find_driver(str(FILE))
     driver.open(0)
-    return driver
+    yield driver
+    registry._registered.pop("wasm")
 
 
 def run_on(
