@@ -104,9 +104,9 @@ class Device:
         x = torch.ones(4, 4, device=self.device)
         # The second one has a shape function in Python, which imports 0.6 s of torch the first time.
         x.neg(), torch.nn.functional.group_norm(x, 2)
-        from bringup.lowering import install
+        from bringup.lowering.install import compiler_for
 
-        self.resolver = install.active[0]
+        self.resolver = compiler_for(self.device.index or 0)
 
     def call(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
         """Seconds of a call, until its result is there."""

@@ -72,20 +72,21 @@ def the_drivers_own(x: Any, add: Callable[[], Any], times: int) -> Callable[[], 
     """Calls the driver's launch as often as asked, with what `add()` launches on `x`."""
     from bringup.driver import in_use
     from bringup.driver.abi import struct_of
-    from bringup.lowering.install import active
+    from bringup.lowering.install import compiler_for
 
     plans: list[Any] = []
-    make_plan = active[0]._make_plan
+    compiler = compiler_for(x.device.index)
+    make_plan = compiler._make_plan
 
     def noting(launches: Any, *rest: Any) -> Any:
         plans.append(launches)
         return make_plan(launches, *rest)
 
-    active[0]._make_plan = noting
+    compiler._make_plan = noting
     try:
         add()
     finally:
-        active[0]._make_plan = make_plan
+        compiler._make_plan = make_plan
     ((kernel, grid, _, _, arguments),) = plans[-1]
     one = struct.unpack("<I", struct.pack("<f", 1.0))[0]
     # kinds of an argument: bringup/_C.pyi, make_plan

@@ -9,7 +9,7 @@ Every model runs through ``torch.compile`` on a scalar core and with vectors of 
 -O3 and clang -O3 (scalar), or of clang -O3 and clang -O3 -ffast-math (vectors). A lane-beat is one pass of a vector
 instruction over one register's width. `error` is the largest error against float64, in units of eager float32's own;
 integer models must equal the quantized model's integers. Results must be the same bytes for every vector length, and on
-QEMU and unicorn where they are installed. Below the table stands what limits each model, and where its instructions go.
+QEMU where it is installed. Below the table stands what limits each model, and where its instructions go.
 Exit status 1 if a bar is not met.
 """
 
@@ -148,9 +148,8 @@ def rows_of(work: Workload) -> tuple[list[Row], list[str]]:
         rows.append(Row(work.name, vector, *counted, least, by, error, bar, limit, largest(report)))
     for vector in (512, 1024):
         results[f"interpreter, {vector}"] = simulate(model, x, vector)[0]
-    for machine in ("qemu", "unicorn"):
-        if machine_class(machine).absent_reason() is None:
-            results |= {f"{machine}, {vector}": simulate(model, x, vector, machine)[0] for vector in (0, 256)}
+    if machine_class("qemu").absent_reason() is None:
+        results |= {f"qemu, {vector}": simulate(model, x, vector, "qemu")[0] for vector in (0, 256)}
     differing = []
     for where, one in results.items():  # sums of scalar and of vector code may have another order
         first = results["interpreter, 0" if where.endswith(", 0") else "interpreter, 128"]

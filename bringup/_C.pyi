@@ -55,13 +55,15 @@ def sleep(device: int, stream_id: int, milliseconds: float) -> None:
     """Queues work that takes this long on the stream (host_function + nanosleep)."""
 
 def host_function(device: int, stream_id: int, function: Callable[[], None]) -> None: ...
+def host_register(device: int, pointer: int, nbytes: int, flags: int) -> None:
+    """Pins host memory; the caller keeps it alive until host_unregister."""
+
+def host_unregister(pointer: int) -> None:
+    """Waits for the devices of the driver that pinned the memory, and lets go of it."""
 
 # ---- graphs (what torch.accelerator.Graph does not already give) ----
 def refuse_capture(device: int, what: str) -> None:
     """RuntimeError, also of the capture, if this thread's stream there is captured: what comes next cannot be."""
-
-def name_work(op: str | None) -> str | None:
-    """What this thread is doing, for such errors, where nothing was named before; returns that name, to be put back."""
 
 # ---- memory (what torch.accelerator.* does not already give) ----
 def memory_info(device: int) -> tuple[int, int]:
@@ -101,24 +103,19 @@ def tensor_address(tensor: torch.Tensor) -> int:
     """The address the driver sees for the tensor's first element."""
 
 # ---- fallback ledger ----
-def ledger() -> list[dict[str, Any]]:
-    """One row per op that fell back: op, calls, bytes, ms, stack, device."""
+def ledger() -> list[tuple[str, int, int, int, float]]:
+    """One row per op and device that fell back: op, device, calls, bytes, milliseconds."""
 
 def ledger_reset() -> None: ...
-def set_fallback_policy(policy: str) -> None:
-    """allow, warn or error"""
+def ledger_ask_again() -> None:
+    """Another policy counts from now on: the next fallback of every op asks again."""
 
-def fallback_policy() -> str: ...
-def set_op_policy(op: str, policy: str | None) -> None:
-    """Per-op override ("aten::sort" or "aten::sort.stable"); None removes it."""
-
-def op_policies() -> dict[str, str]: ...
-def set_stack_capture(function: Callable[[], str] | None) -> None:
-    """How the first fallback of each op records where it came from."""
+def ask_about_fallbacks(function: Callable[[str, int, str], None]) -> None:
+    """function(op, device, why there is no kernel) before the first fallback of an op on a device; may refuse it."""
 
 # ---- routes ----
 def routes() -> dict[str, str]:
-    """Every ATen op on the device: name with overload → library | native | random | kernel | composite | error."""
+    """Every ATen op on the device: name with overload → library | native | kernel | composite | error."""
 
 # ---- compiled kernels ----
 class Plan:
@@ -126,6 +123,9 @@ class Plan:
 
 def load_kernel(device: int, binary: bytes, entry: str, block: int = 0, local_bytes: int = 0) -> int:
     """The driver's handle of a compiled kernel; it lives as long as the process."""
+
+def library_kernel(name: str, function: int, context: int) -> int:
+    """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""
 
 def make_plan(
     launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
@@ -168,8 +168,20 @@ class GraphPlan:
     ) -> list[torch.Tensor]:
         """The plan's outputs. ``numbers`` are 0-dim CPU tensors; missing ``draws`` are reserved."""
 
-def reserve_draw(device: int) -> tuple[int, int, bool]:
-    """(seed, offset, whether a capture replaces them) of one random call, from the device's default generator."""
+def reserve_draw(device: int, generator: torch.Generator | None = None) -> tuple[int, int, bool]:
+    """(seed, offset, whether a capture replaces them) of one random call, from a generator or the device's default."""
+
+def fill_random(
+    tensor: torch.Tensor,
+    what: int,
+    seed: int,
+    offset: int,
+    a: float = 0,
+    b: float = 0,
+    low: int = 0,
+    range: int = 0,
+) -> None:
+    """Writes the random numbers of one call into a tensor of the device or the CPU (csrc/aten/random.h says which)."""
 
 def set_kernel_resolver(
     resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,
@@ -181,9 +193,10 @@ def set_kernel_resolver(
     and that miss take the old route.
 
     ``arguments``, one per argument of the schema: a device tensor is ("t", slot, scalar type, sizes, strides, flags)
-    with flags 1 wrapped number, 2 contiguous; a 0-dim CPU tensor ("n", scalar slot, scalar type, value, flags); a
-    Scalar or float ("s", scalar slot, None, value, 0); lists of them are lists; anything else is its plain value
-    (dtypes are ints), and None for generators and undefined tensors. An out= tensor is shown as it will be, resized.
+    with flags 1 wrapped number, 2 contiguous, and 256 times its placement; a 0-dim CPU tensor is ("n", scalar slot,
+    scalar type, value, flags); a Scalar or float ("s", scalar slot, None, value, 0); lists of them are lists; anything
+    else is its plain value (dtypes are ints), and None for generators and undefined tensors. An out= tensor is shown as
+    it will be, resized.
     ``outputs``, one per returned tensor, lists flattened: ("new", scalar type, sizes, strides) or ("arg", slot), None
     where nothing is to be computed; None in place of the list if the op has no meta kernel.
     """
@@ -196,8 +209,14 @@ def register_kernels(overloads: Sequence[tuple[str, str]], own_outputs: Set[str]
     the resolver says what comes out, and PyTorch's meta kernel is not asked.
     """
 
-def compose_ops(overloads: Sequence[str]) -> None:
-    """Makes way for kernels that the caller registers next and that are made of other ops: the core's own are gone."""
+def compose_ops(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Overload → the function that makes it of other ops, in the place of the core's kernel if there is one.
+
+    Arguments come as the schema orders them, those that are keyword-only by name; None is an undefined tensor.
+    """
+
+def call_key(op: str, arguments: Sequence[torch.Tensor]) -> list[int]:
+    """What the cache of plans knows a call of an op with these tensors by."""
 
 def kernel_cache_info() -> dict[str, int]:
     """entries (signatures), plans, refused (signatures without a kernel), hits and misses, over all ops."""

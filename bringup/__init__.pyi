@@ -2,14 +2,22 @@
 
 from bringup import jit as jit
 from bringup import lowering as lowering
+from bringup.driver import CallSpec as CallSpec
+from bringup.driver import ClockPair as ClockPair
 from bringup.driver import CopyKind as CopyKind
+from bringup.driver import DeviceLost as DeviceLost
 from bringup.driver import DeviceSpec as DeviceSpec
 from bringup.driver import Driver as Driver
 from bringup.driver import DriverAbsent as DriverAbsent
+from bringup.driver import EventFlags as EventFlags
+from bringup.driver import HostFlags as HostFlags
 from bringup.driver import Launch as Launch
+from bringup.driver import LibraryOp as LibraryOp
 from bringup.driver import Placement as Placement
 from bringup.driver import PlacementKind as PlacementKind
 from bringup.driver import Tensor as Tensor
+from bringup.driver import TraceKind as TraceKind
+from bringup.driver import TraceRecord as TraceRecord
 from bringup.driver.abi import CDriver as CDriver
 from bringup.driver.in_use import activation_error as activation_error
 from bringup.driver.in_use import active_drivers as active_drivers

@@ -1,6 +1,7 @@
 """The command ``bringup``: what a driver must write, which drivers there are, what is wrong, what works.
 
-Torch is imported only by the commands that need it: ``diagnose``, ``check --level ops`` and ``--level compile``.
+Torch is imported only by the commands that need it: ``contract``, ``include``, ``drivers``, ``cache`` and
+``check --level driver`` do without.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,20 +45,16 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (contract, include, drivers, diagnose, check, passes):
-        application.command()(command)
     from bringup.kit.decompositions_command import decompositions
     from bringup.kit.explain_command import explain
     from bringup.kit.kernel_cache_command import cache_application
-
-    application.command()(explain)
-    application.command()(decompositions)
-    application.add_typer(cache_application(), name="cache")
-    from bringup.kit.ops_command import ops_application
-
-    application.add_typer(ops_application(), name="ops")
+    from bringup.kit.ops_command import ops
     from bringup.kit.riscv_command import riscv_application
+    from bringup.vendor.command import generate
 
+    for command in (contract, include, drivers, diagnose, check, ops, explain, passes, decompositions, generate):
+        application.command()(command)
+    application.add_typer(cache_application(), name="cache")
     application.add_typer(riscv_application(), name="riscv")
     application.callback()(_options)
     return application
@@ -111,12 +107,14 @@ def include() -> None:
 
 def drivers() -> None:
     """List the drivers that can be asked for by name, where they come from and how many devices each has here."""
-    _print_table(["driver", "from", "devices"], _driver_rows())
+    _print_drivers()
     print("A file works too: BRINGUP_DRIVERS=./mychip.py or ./libmychip.so")
 
 
 def diagnose() -> None:
     """Say what bringup sees on this machine, and what is wrong; opens no device. Exit status 1 when not active."""
+    from bringup.kit.terminal import print_facts
+
     facts = [
         ("bringup", f"{__version__} ({Path(__file__).parent})"),
         ("Python", f"{sys.version.split()[0]} ({sys.executable})"),
@@ -131,7 +129,7 @@ def diagnose() -> None:
     try:
         import torch
     except ImportError as error:
-        _print_facts([*facts, ("torch", f"not importable: {error}")])
+        print_facts([*facts, ("torch", f"not importable: {error}")])
         raise typer.Exit(1) from None
     from bringup.driver import in_use
     from bringup.torch_device import core_binary
@@ -157,8 +155,8 @@ def diagnose() -> None:
             else "another accelerator is here: set BRINGUP_DRIVERS"
         )
         facts.append(("not active", why))
-    _print_facts(facts)
-    _print_table(["driver", "from", "devices"], _driver_rows())
+    print_facts(facts)
+    _print_drivers()
     if not active or problem is not None:
         raise typer.Exit(1)
 
@@ -169,6 +167,7 @@ class Level(str, enum.Enum):
     driver = "driver"
     ops = "ops"
     compile = "compile"
+    table = "table"
 
 
 #: Options of ``bringup check`` that only the levels ops and compile have.
@@ -180,7 +179,7 @@ def _chosen_level(context: typer.Context, level: Level | None) -> Level:
     given = [
         name for name in _OPS_OPTIONS if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
     ]
-    if level is Level.driver and given:
+    if level in (Level.driver, Level.table) and given:
         raise typer.BadParameter(f"--{given[0]} says which ops are compared: --level ops or --level compile")
     return level or (Level.ops if given else Level.driver)
 
@@ -193,7 +192,8 @@ def check(
         Level | None,
         typer.Option(
             help="driver (the default): the contract, without torch. ops (where --ops and the like are given): every "
-            "op against the CPU. compile: torch.compile of every op against eager."
+            "op against the CPU. compile: torch.compile of every op against eager. table: the examples of the "
+            "driver's op table against the CPU."
         ),
     ] = None,
     index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
@@ -208,6 +208,7 @@ def check(
 ) -> None:
     """Check a driver. Exit status 0: as it should be; 1: something is wrong; 2: the check could not run."""
     from bringup.driver.lookup import find_driver
+    from bringup.kit.terminal import fail
 
     if name is not None and driver is not None and name != driver:
         raise typer.BadParameter(f"the driver is {name} or {driver}: name it once")
@@ -219,10 +220,13 @@ def check(
         try:
             found = find_driver(driver)
         except RuntimeError as error:
-            print(f"bringup check: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
+            fail("check", str(error))
         if level is Level.driver:
             raise typer.Exit(_check_driver(found, index, timeout, json_file))
+        if level is Level.table:
+            from bringup.vendor.command import check_table
+
+            raise typer.Exit(check_table(driver, json_file))
         device = f"{found.device_name or found.name}:{index}"
     if level is Level.compile:
         from bringup.kit.compile_checks import main_compile as main
@@ -286,8 +290,9 @@ def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | N
     return 0
 
 
-def _driver_rows() -> list[tuple[str, str, str]]:
+def _print_drivers() -> None:
     from bringup.driver.lookup import find_driver, list_drivers
+    from bringup.kit.terminal import print_table
 
     rows = []
     for name, source in list_drivers().items():
@@ -296,7 +301,7 @@ def _driver_rows() -> list[tuple[str, str, str]]:
         except Exception as error:  # one broken driver must not hide the others
             count = str(error)
         rows.append((name, source, count))
-    return rows
+    print_table(("driver", "from", "devices"), rows)
 
 
 def _compiler() -> str:
@@ -318,20 +323,3 @@ def _autoload_state() -> str:
     if not any(entry.value.startswith(ENTRY_POINT) for entry in entry_points(group="torch.backends")):
         return "off: bringup is not installed in this Python (pip install --no-build-isolation -e .)"
     return "on: `import torch` activates bringup"
-
-
-def _print_facts(facts: list[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        print(f"{name:<{width}}  {value}")
-
-
-def _print_table(columns: list[str], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns)
-    table.columns[0].no_wrap = True
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)

@@ -82,22 +82,11 @@ class FakeCore(ModuleType):
     def ledger_reset(self) -> None:
         self.rows.clear()
 
-    def set_fallback_policy(self, policy: str) -> None:
-        self.policy = policy
+    def ledger_ask_again(self) -> None:
+        pass
 
-    def fallback_policy(self) -> str:
-        return self.policy
-
-    def set_op_policy(self, op: str, policy: str | None) -> None:
-        self.policies.pop(op, None)
-        if policy is not None:
-            self.policies[op] = policy
-
-    def op_policies(self) -> dict[str, str]:
-        return dict(self.policies)
-
-    def set_stack_capture(self, function: Any) -> None:
-        self.capture = function
+    def ask_about_fallbacks(self, function: Any) -> None:
+        self.asked = function
 
 
 core = FakeCore()

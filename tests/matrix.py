@@ -31,7 +31,7 @@ from tests.outcomes import outcomes_in
 
 FOLDER = ROOT / "build" / "matrix"
 #: Packages without which some tests are skipped; a row names those that were not there.
-OPTIONAL = "expecttest hypothesis pytest_timeout rich scipy_openblas32 typer unicorn xdist ziglang".split()
+OPTIONAL = "expecttest hypothesis pytest_timeout rich scipy_openblas32 typer xdist ziglang".split()
 VERSION = "import torch; print(torch.__version__)"
 #: Failing tests that a row names; it always counts them all.
 NAMED = 200

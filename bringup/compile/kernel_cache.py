@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup import __version__
 from bringup.cache_directory import FAILED, UnsafeDirectory, cache_directory, check_private, open_private
 from bringup.targets.source import GENERATOR_VERSION
 
@@ -34,6 +36,9 @@ _HEADER = len(_MAGIC) + hashlib.sha256().digest_size
 _DEFAULT_LIMIT = 1 << 30
 _SUFFIX = ".kernel"
 _COUNTS = "hits"
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: What decides the source, the work units and the cost of a kernel.
+_FOLDERS = ("ir", "targets")
 #: A file's time is renewed when a hit finds it older than this: the order of eviction need not be finer.
 _RENEW_SECONDS = 3600.0
 #: Old files are looked for once per this part of the limit written, and then this part is left free.
@@ -51,6 +56,24 @@ class CacheInfo:
     hits: int
     misses: int
     problem: str  # why nothing is kept on disk; empty: nothing is wrong
+
+
+@functools.cache
+def generation() -> str:
+    """Which kernel compiler this is: a hash of its sources, so that nothing an earlier one made is taken for ours.
+
+    Read once per process (3 ms). A change of any file in ``ir/`` and ``targets/`` is another compiler.
+
+    >>> len(generation())
+    64
+    """
+    digest = hashlib.sha256(__version__.encode())
+    for folder in _FOLDERS:
+        for path in sorted((_PACKAGE / folder).rglob("*")):
+            if path.suffix != ".pyc" and path.is_file():
+                digest.update(f"\n{path.relative_to(_PACKAGE).as_posix()}\n".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def entry_key(*parts: str) -> str:

@@ -15,7 +15,8 @@ from bringup.targets.source import Source
 class ForeignKernel:
     """A kernel that is source already, such as the call of a vendor's function; the formulas are over the call's sizes.
 
-    ``text`` is a whole translation unit that defines the function ``name`` (see ``bringup_kernel`` in driver.h).
+    ``text`` is a whole translation unit that defines the function ``name`` (see ``bringup_kernel`` in driver.h), or a
+    remark where the code is there already: a ``function`` of the chip's library (``bringup_library_function``).
     """
 
     name: str
@@ -25,6 +26,8 @@ class ForeignKernel:
     units: Index
     flops: Index
     bytes: Index
+    function: int = 0
+    context: int = 0
 
 
 Origin: TypeAlias = Literal["compiled", "disk cache", "memory"]

@@ -15,127 +15,35 @@ methods and bringup uses it: kernels, asynchrony, time, partitioned memory. The 
 Rules: a method may be called from any thread, also from several at once; an address is an opaque integer with
 arithmetic (``base + offset`` may be passed wherever ``base`` may); raise an exception to report a failure
 (``MemoryError`` for no memory, ``ValueError`` for a bad argument, ``DriverAbsent`` when the hardware is not there,
-``IndexError`` for an index out of range inside a kernel).
+``IndexError`` for an index out of range inside a kernel, ``DeviceLost`` when a device will not come back).
 A driver imports no torch.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-
-class DriverAbsent(RuntimeError):
-    """The hardware or the library a driver needs is not on this machine; the message says what was looked for."""
-
-
-class CopyKind(enum.IntEnum):
-    """Which side of a copy is host memory."""
-
-    HOST_TO_DEVICE = 0
-    DEVICE_TO_HOST = 1
-    DEVICE_TO_DEVICE = 2
-
-
-class PlacementKind(enum.IntEnum):
-    """How the bytes of a storage lie over the memory partitions of a device, in DTensor's words."""
-
-    SINGLE = 0
-    REPLICATE = 1
-    SHARD = 2
-    PARTIAL = 3
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a storage's bytes are: ``SHARD`` deals blocks of ``block`` bytes to the partitions in turn.
-
-    ``offset`` is the logical byte offset inside the storage whose base address a call receives beside it.
-    """
-
-    kind: PlacementKind = PlacementKind.SINGLE  # on one partition, on all, in blocks, or as parts of a sum
-    block: int = 0  # bytes, for SHARD
-    offset: int = 0  # logical bytes from the start of the storage
-
-
-#: Names a ``DeviceSpec`` may list, in the order of the C ABI's ``bringup_dtype``.
-DTYPES: tuple[str, ...] = (
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "complex32",
-    "complex64",
-    "complex128",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float8",
-    "quantized",
-)
-
-
-@dataclass(frozen=True)
-class DeviceSpec:
-    """What a device is and can do, as ``open`` reports it."""
-
-    name: str  # for people: get_device_name() and messages
-    memory_bytes: int  # per partition
-    alignment: int = 64  # bytes: addresses that alloc returns are multiples of it
-    dtypes: tuple[str, ...] = ()  # empty: every dtype
-    host_visible: bool = False  # the CPU can read and write device memory at address + host_offset
-    host_offset: int = 0  # what is added to an address to make it a pointer, where host_visible
-    host_library: bool = False  # run ATen's CPU kernels on device memory as this chip's own library
-    partitions: int = 1  # memories of the same size that share addresses; 1: flat memory
-    default_placement: Placement = field(default_factory=Placement)  # of new storages, where there are several
-    peer_copy: bool = False  # copy_peer works between the devices of this driver (can_access_peer: which)
-    capability: tuple[int, int] = (0, 0)  # major and minor, as get_device_capability() reports it
-    peak_flops: float = 0.0  # float32, per second
-    peak_bandwidth: float = 0.0  # bytes per second
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch: every argument is 8 bytes (an address, an integer, or the bits of a number).
-
-    The first ``address_count`` arguments are device addresses (0: an empty buffer). ``grid`` counts the independent
-    units of work: a kernel of the C target is called as ``entry(args, begin, end, report)``, see ``bringup_kernel`` in
-    driver.h.
-    """
-
-    args: tuple[int, ...]  # 8 bytes each
-    grid: int  # units of work: 0 … grid-1
-    stream: int  # a handle of stream_create, or 0
-    flops: float = 0.0  # an estimate, for simulators
-    bytes: float = 0.0  # an estimate of what is read and written
-    placements: tuple[Placement, ...] | None = None  # of each address, on partitioned devices
-    address_count: int = 0  # how many of the arguments are addresses; they come first
-    block: int = 0  # threads of one unit, as the kernel's source asks for; 0: its language has no such thing
-    local_bytes: int = 0  # memory that the threads of a unit share, as the source asks for
-    name: str = ""  # what the kernel is called
-    correlation: int = 0  # another number for each launch of the process: by which a trace names it
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor as a library op sees it: plain data, no torch."""
-
-    device: int  # of this driver
-    address: int  # of the first element
-    shape: tuple[int, ...]  # elements per dimension
-    strides: tuple[int, ...]  # in elements
-    dtype: str  # a name of DTYPES
-    stream: int  # the handle of the current stream
-
+from bringup.driver.types import DTYPES as DTYPES
+from bringup.driver.types import CallSpec as CallSpec
+from bringup.driver.types import ClockPair as ClockPair
+from bringup.driver.types import CopyKind as CopyKind
+from bringup.driver.types import DeviceLost as DeviceLost
+from bringup.driver.types import DeviceSpec as DeviceSpec
+from bringup.driver.types import DriverAbsent as DriverAbsent
+from bringup.driver.types import EventFlags as EventFlags
+from bringup.driver.types import HostFlags as HostFlags
+from bringup.driver.types import Launch as Launch
+from bringup.driver.types import LibraryOp as LibraryOp
+from bringup.driver.types import NumberArgument as NumberArgument
+from bringup.driver.types import Placement as Placement
+from bringup.driver.types import PlacementKind as PlacementKind
+from bringup.driver.types import Tensor as Tensor
+from bringup.driver.types import TensorArgument as TensorArgument
+from bringup.driver.types import TensorSpec as TensorSpec
+from bringup.driver.types import TraceKind as TraceKind
+from bringup.driver.types import TraceRecord as TraceRecord
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -165,6 +73,8 @@ class Driver:
     device_name: ClassVar[str] = ""
     #: Ops the chip has a tuned library for: {"aten::mm": function(out, a, b)}; tensors arrive as ``Tensor``.
     ops: Mapping[str, Callable[..., None]] = {}
+    #: Ops whose calls ``library_op`` is asked about, once for each signature: ("aten::mm", "aten::add.Tensor").
+    library_ops: ClassVar[tuple[str, ...]] = ()
     #: The file that lists the functions of the chip's own library, ``ops.toml``: see docs/vendor_ops.md.
     op_table: ClassVar[Path | None] = None
     #: Whether ``compile`` takes a source with several kernels, of which ``load`` finds each by its entry.
@@ -226,6 +136,11 @@ class Driver:
         """Runs a kernel for 0 … grid-1 in stream order; True: it has finished. A bad index is an IndexError."""
         raise NotImplementedError
 
+    @optional("kernels")
+    def library_op(self, device: int, call: CallSpec) -> LibraryOp:
+        """The chip's own function for calls of an op of ``library_ops``; NotImplementedError: a kernel runs instead."""
+        raise NotImplementedError
+
     # ---- asynchrony ----
     @optional("asynchrony")
     def stream_create(self, device: int, priority: int) -> int:
@@ -238,7 +153,7 @@ class Driver:
         raise NotImplementedError
 
     @optional("asynchrony")
-    def event_record(self, device: int, stream: int) -> int:
+    def event_record(self, device: int, stream: int, flags: EventFlags = EventFlags.NONE) -> int:
         """A new one-shot event that completes when all work queued so far on the stream has."""
         raise NotImplementedError
 
@@ -262,6 +177,38 @@ class Driver:
         """Forgets an event; a stream that still waits for it goes on waiting."""
         raise NotImplementedError
 
+    # ---- events of several processes ----
+    @optional("events of several processes")
+    def event_export(self, device: int, event: int) -> str:
+        """A handle by which another process of this machine can wait for an event recorded as INTERPROCESS."""
+        raise NotImplementedError
+
+    @optional("events of several processes")
+    def event_import(self, device: int, handle: str) -> int:
+        """An event of this process that completes with the other one; event_destroy ends it."""
+        raise NotImplementedError
+
+    # ---- graphs ----
+    @optional("graphs")
+    def graph_begin(self, device: int, stream: int) -> None:
+        """What is queued on the stream from here on is kept and not run."""
+        raise NotImplementedError
+
+    @optional("graphs")
+    def graph_end(self, device: int, stream: int) -> int:
+        """What was kept, as a graph; the stream runs work again, also after a failure."""
+        raise NotImplementedError
+
+    @optional("graphs")
+    def graph_launch(self, device: int, graph: int, stream: int, correlation: int) -> None:
+        """Runs a graph as one piece of work of any stream; it may be queued again while it runs."""
+        raise NotImplementedError
+
+    @optional("graphs")
+    def graph_destroy(self, device: int, graph: int) -> None:
+        """Forgets a graph; no queued work uses it any more."""
+        raise NotImplementedError
+
     # ---- time ----
     @optional("time")
     def clock(self, device: int) -> int:
@@ -271,6 +218,23 @@ class Driver:
     @optional("time")
     def charge(self, device: int, stream: int, dtype: int, flops: float, bytes: float) -> None:
         """Work the host did on the device's behalf: advance the device's clock by what the chip would have taken."""
+        raise NotImplementedError
+
+    # ---- traces ----
+    @optional("traces")
+    def trace_start(self, device: int, capacity: int) -> ClockPair:
+        """Records from now on what the device runs, up to ``capacity`` records that were not read yet."""
+        raise NotImplementedError
+
+    @optional("traces")
+    def trace_stop(self, device: int) -> ClockPair:
+        """Ends the recording; what was recorded can still be read."""
+        raise NotImplementedError
+
+    @optional("traces")
+    def trace_read(self, device: int, limit: int) -> tuple[list[TraceRecord], int]:
+        """Takes up to ``limit`` records of finished work, none if there are no more, and counts those that were dropped
+        for want of room."""
         raise NotImplementedError
 
     # ---- memory ----
@@ -304,13 +268,23 @@ class Driver:
         raise NotImplementedError
 
     @optional("memory")
-    def host_alloc(self, nbytes: int) -> int:
-        """Pinned host memory; returns a pointer."""
+    def host_alloc(self, nbytes: int, device: int = 0, flags: HostFlags = HostFlags.PORTABLE) -> int:
+        """Pinned host memory, as a pointer; a flag that the spec does not list is a NotImplementedError."""
         raise NotImplementedError
 
     @optional("memory")
     def host_free(self, pointer: int) -> None:
         """Gives back what host_alloc returned."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def host_register(self, pointer: int, nbytes: int, device: int = 0, flags: HostFlags = HostFlags.PORTABLE) -> None:
+        """Pins host memory that is there already, until host_unregister of the same pointer."""
+        raise NotImplementedError
+
+    @optional("memory")
+    def host_unregister(self, pointer: int) -> None:
+        """Ends host_register; no queued work uses the memory any more."""
         raise NotImplementedError
 
     @optional("memory")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bringup.driver import Driver, Launch
+from bringup.driver.c_calls import fill_trace_records
 from bringup.driver.c_functions import FUNCTIONS, METHODS, VOID_CALL, Argument, DriverStruct, handle
 from bringup.driver.c_struct import (
     ABI_VERSION,
@@ -53,13 +54,18 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def takes_placement(copy: Callable[..., Any]) -> bool:
-    """Whether a driver's ``copy`` has the seventh parameter; a flat driver may leave it out."""
-    try:
-        inspect.signature(copy).bind(*range(7))
-    except TypeError:
-        return False
-    return True
+def arguments_taken(driver: Driver, method: str) -> int:
+    """How many arguments of the contract a driver's method takes: it may leave out those with a default, at the end."""
+    parameters = list(inspect.signature(getattr(Driver, method)).parameters.values())[1:]
+    least = sum(parameter.default is parameter.empty for parameter in parameters)
+    taken = len(parameters)
+    while taken > least:
+        try:
+            inspect.signature(getattr(driver, method)).bind(*range(taken))
+            break
+        except TypeError:
+            taken -= 1
+    return taken
 
 
 class AdaptedDriver:
@@ -77,7 +83,7 @@ class AdaptedDriver:
         # By thread id and not threading.local: on a thread Python did not start, ctypes makes a new Python thread state
         # for every callback, and a threading.local would be gone before last_error is called.
         self._messages: dict[int, str] = {}
-        self._copy_takes_placement = "copy" in methods and takes_placement(driver.copy)
+        self._taken = {name: arguments_taken(driver, name) for name in methods}
         self.struct = DriverStruct()
         if base is not None:
             ctypes.memmove(self.address, ctypes.addressof(base), ctypes.sizeof(DriverStruct))
@@ -98,6 +104,7 @@ class AdaptedDriver:
         by_hand: dict[str, Callable[..., None]] = {
             "copy": self._copy,
             "launch": self._launch,
+            "trace_read": self._trace_read,
             "host_function": self._host_function,
         }
         body = by_hand.get(name) or self._body(name)
@@ -155,11 +162,12 @@ class AdaptedDriver:
         """The method of a name, by the table of functions."""
         arguments, result = METHODS[name]
         count = sum(len(one.types) for one in arguments)
+        taken = self._taken[name]
         plain = all(one.from_c is None for one in arguments)
 
         def body(*given: Any) -> None:
             values = given[:count] if plain else _from_c(arguments, given)
-            returned = getattr(self.driver, name)(*values)
+            returned = getattr(self.driver, name)(*values[:taken])
             if result is not None:
                 result.store(*given[count:], returned)
 
@@ -167,7 +175,7 @@ class AdaptedDriver:
 
     def _copy(self, device: int, dst: int, src: int, nbytes: int, kind: int, stream: int, placement: Any) -> None:
         arguments = [device, dst, src, nbytes, _from_c(METHODS["copy"][0][4:5], (kind,))[0], stream]
-        if placement and not self._copy_takes_placement:
+        if placement and self._taken["copy"] < 7:
             raise TypeError("got a placement, but this driver's copy has no placement parameter")
         self.driver.copy(*arguments, *([placement_from(placement.contents)] if placement else []))
 
@@ -180,6 +188,11 @@ class AdaptedDriver:
         done = self.driver.launch(device, kernel, Launch(args, *numbers, name, c.correlation))
         if c.finished:
             c.finished[0] = done is True
+
+    def _trace_read(self, device: int, room: Any, size: int, count: Any, dropped: Any) -> None:
+        records, lost = self.driver.trace_read(device, size)
+        fill_trace_records(room, size, records)
+        count[0], dropped[0] = len(records), handle(lost)
 
     def _host_function(self, device: int, stream: int, function: int | None, argument: int | None) -> None:
         if not function:

@@ -13,11 +13,21 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int
 from dataclasses import dataclass
 from typing import Any
 
-from bringup.driver import CopyKind
+from bringup.driver import ClockPair, CopyKind, EventFlags, HostFlags
+from bringup.driver.c_calls import (
+    call_from,
+    call_struct,
+    fill_library_op,
+    library_op_from,
+)
 from bringup.driver.c_struct import (
+    CallStruct,
+    ClockPairStruct,
     DeviceSpecStruct,
     LaunchStruct,
+    LibraryOpStruct,
     PlacementStruct,
+    TraceRecordStruct,
     fill_spec,
     placement_from,
     placement_struct,
@@ -118,9 +128,22 @@ def _info_room() -> tuple[tuple[Any, ...], Callable[[], Any]]:
     return (byref(free), byref(total)), lambda: (free.value, total.value)
 
 
-def _spec_room() -> tuple[tuple[Any, ...], Callable[[], Any]]:
-    spec = DeviceSpecStruct(struct_size=ctypes.sizeof(DeviceSpecStruct))
-    return (byref(spec),), lambda: spec_from(spec)
+def _store_clocks(pointer: Any, clocks: object) -> None:
+    if not isinstance(clocks, ClockPair):
+        raise TypeError(f"must return a ClockPair, not {type(clocks).__name__}")
+    pointer[0] = ClockPairStruct(handle(clocks.device_ns), handle(clocks.host_ns))
+
+
+def _struct_room(struct: Any, read: Callable[[Any], Any]) -> Callable[[], tuple[tuple[Any, ...], Callable[[], Any]]]:
+    """Room for a struct, whose size is written into it where it has a field for that."""
+
+    def room() -> tuple[tuple[Any, ...], Callable[[], Any]]:
+        made = struct()
+        if hasattr(made, "struct_size"):
+            made.struct_size = ctypes.sizeof(made)
+        return (byref(made),), lambda: read(made)
+
+    return room
 
 
 def _store_binary(binary: Any, nbytes: Any, binary_free: Any, result: object) -> None:
@@ -145,6 +168,11 @@ def _binary_room() -> tuple[tuple[Any, ...], Callable[[], Any]]:
 
 
 I32, I64, U64, F64 = (Argument((type_,)) for type_ in (c_int32, c_int64, c_uint64, c_double))
+_EVENT_FLAGS = Argument((c_uint32,), EventFlags, lambda flags: (int(flags),))
+_HOST_FLAGS = Argument((c_uint32,), HostFlags, lambda flags: (int(flags),))
+_CALL = Argument(
+    (POINTER(CallStruct),), lambda pointer: call_from(pointer.contents), lambda call: (byref(call_struct(call)),)
+)
 _POINTER = Argument((c_void_p,), lambda pointer: pointer or 0)
 _TEXT = Argument((c_char_p,), bytes.decode, lambda text: (text.encode(),))
 _KIND = Argument((c_int32,), _copy_kind, lambda kind: (int(kind),))
@@ -164,11 +192,25 @@ _ADDRESS = _handle(least=1)
 _HOST_POINTER = _number(c_void_p, lambda value: value or 0, lambda value: handle(value, least=1))
 _TEXT_OUT = Result((c_void_p, c_uint64), _store_text, _text_room)
 _INFO = Result((POINTER(c_uint64), POINTER(c_uint64)), _store_info, _info_room)
-_SPEC = Result((POINTER(DeviceSpecStruct),), lambda pointer, spec: fill_spec(pointer.contents, spec), _spec_room)
+_SPEC = Result(
+    (POINTER(DeviceSpecStruct),),
+    lambda pointer, spec: fill_spec(pointer.contents, spec),
+    _struct_room(DeviceSpecStruct, spec_from),
+)
+_LIBRARY_OP = Result(
+    (POINTER(LibraryOpStruct),),
+    lambda pointer, op: fill_library_op(pointer.contents, op),
+    _struct_room(LibraryOpStruct, library_op_from),
+)
+_CLOCKS = Result(
+    (POINTER(ClockPairStruct),),
+    _store_clocks,
+    _struct_room(ClockPairStruct, lambda clocks: ClockPair(clocks.device_ns, clocks.host_ns)),
+)
 _BINARY_OUT = Result((POINTER(c_void_p), POINTER(c_uint64), POINTER(c_void_p)), _store_binary, _binary_room)
 
-#: Method → its arguments after ``self`` and its result, in the order of the header. Of device_count, launch and
-#: host_function, which both sides write by hand, it only says the types.
+#: Method → its arguments after ``self`` and its result, in the order of the header. Of device_count, launch, trace_read
+#: and host_function, which both sides write by hand, it only says the types.
 METHODS: dict[str, tuple[tuple[Argument, ...], Result | None]] = {
     "device_count": ((), None),
     "open": ((I32,), _SPEC),
@@ -179,21 +221,36 @@ METHODS: dict[str, tuple[tuple[Argument, ...], Result | None]] = {
     "compile": ((_TEXT,), _BINARY_OUT),
     "load": ((I32, _BINARY, _TEXT), _handle()),
     "launch": ((I32, U64, Argument((POINTER(LaunchStruct),))), None),
+    "library_op": ((I32, _CALL), _LIBRARY_OP),
     "stream_create": ((I32, I32), _handle(bits=63)),
     "stream_destroy": ((I32, U64), None),
-    "event_record": ((I32, U64), _handle()),
+    "event_record": ((I32, U64, _EVENT_FLAGS), _handle()),
     "event_query": ((I32, U64), _BOOL),
     "event_wait": ((I32, U64, I32, I64), None),
     "event_elapsed": ((I32, U64, U64), _MILLISECONDS),
     "event_destroy": ((I32, U64), None),
+    "event_export": ((I32, U64), _TEXT_OUT),
+    "event_import": ((I32, _TEXT), _handle(least=1)),
+    "graph_begin": ((I32, U64), None),
+    "graph_end": ((I32, U64), _handle()),
+    "graph_launch": ((I32, U64, U64, U64), None),
+    "graph_destroy": ((I32, U64), None),
     "clock": ((I32,), _handle()),
     "charge": ((I32, U64, I32, F64, F64), None),
+    "trace_start": ((I32, U64), _CLOCKS),
+    "trace_stop": ((I32,), _CLOCKS),
+    "trace_read": (
+        (I32, Argument((POINTER(TraceRecordStruct), c_uint64, POINTER(c_uint64), POINTER(c_uint64)))),
+        None,
+    ),
     "memory_info": ((I32,), _INFO),
     "can_access_peer": ((I32, I32), _BOOL),
     "copy_peer": ((I32, U64, I32, U64, U64, U64), None),
     "relayout": ((I32, U64, _PLACEMENT, U64, _PLACEMENT, U64, U64), None),
-    "host_alloc": ((U64,), _HOST_POINTER),
+    "host_alloc": ((U64, I32, _HOST_FLAGS), _HOST_POINTER),
     "host_free": ((_POINTER,), None),
+    "host_register": ((_POINTER, U64, I32, _HOST_FLAGS), None),
+    "host_unregister": ((_POINTER,), None),
     "ipc_export": ((I32, U64), _TEXT_OUT),
     "ipc_import": ((I32, _TEXT), _ADDRESS),
     "ipc_close": ((I32, U64), None),

@@ -21,8 +21,9 @@ from ctypes import byref, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bringup.driver import Driver, DriverAbsent, Launch
+from bringup.driver import Driver, DriverAbsent, Launch, TraceRecord
 from bringup.driver.adapter import AdaptedDriver
+from bringup.driver.c_calls import trace_records_from
 from bringup.driver.c_functions import (
     CREATE,
     FUNCTIONS,
@@ -40,6 +41,7 @@ from bringup.driver.c_struct import (
     DriverError,
     LaunchStruct,
     PlacementStruct,
+    TraceRecordStruct,
     exception_of,
     placement_struct,
 )
@@ -200,6 +202,11 @@ class CDriver(Driver):
         self._call("launch", device, kernel, byref(c))
         return bool(finished.value)
 
+    def trace_read(self, device: int, limit: int) -> tuple[list[TraceRecord], int]:
+        records, count, dropped = (TraceRecordStruct * max(limit, 1))(), c_uint64(), c_uint64()
+        self._call("trace_read", device, records, limit, byref(count), byref(dropped))
+        return trace_records_from(records[: count.value]), dropped.value
+
     def host_function(self, device: int, stream: int, function: Callable[[], None]) -> None:
         global _next_token
         with _queue_lock:
@@ -216,10 +223,10 @@ class CDriver(Driver):
 def _method(name: str) -> Callable[..., Any]:
     """A method of the contract that calls the library's function, by the table of functions."""
     arguments, result = METHODS[name]
-    names = list(inspect.signature(getattr(Driver, name)).parameters)[1:]
+    parameters = list(inspect.signature(getattr(Driver, name)).parameters.values())[1:]
 
     def method(self: CDriver, *values: Any, **named: Any) -> Any:
-        given = [*values, *(named.get(one) for one in names[len(values) :])]
+        given = [*values, *(named.get(one.name, one.default) for one in parameters[len(values) :])]
         crossed = [
             c for one, value in zip(arguments, given) for c in ((value,) if one.to_c is None else one.to_c(value))
         ]

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int64, c_uint32, c_uint64
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from bringup.driver import DTYPES, DeviceSpec, Driver, DriverAbsent, Placement, PlacementKind
+from bringup.driver import DTYPES, DeviceLost, DeviceSpec, Driver, DriverAbsent, HostFlags, Placement, PlacementKind
 
 ABI_VERSION = 2
 
@@ -20,6 +20,7 @@ INVALID = 3
 UNSUPPORTED = 4
 ABSENT = 5
 INDEX_ERROR = 6
+DEVICE_LOST = 7
 
 
 class DriverError(RuntimeError):
@@ -37,7 +38,7 @@ class DeviceSpecStruct(ctypes.Structure):
 
     _fields_ = [
         ("struct_size", c_uint32),
-        ("reserved", c_uint32),
+        ("host_flags", c_uint32),
         ("name", c_char * 128),
         ("memory_bytes", c_uint64),
         ("alignment", c_uint64),
@@ -76,6 +77,81 @@ class LaunchStruct(ctypes.Structure):
     ]
 
 
+class TensorStruct(ctypes.Structure):
+    """bringup_tensor"""
+
+    _fields_ = [
+        ("dtype", c_uint32),
+        ("ndim", c_uint32),
+        ("sizes", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("placement", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class ValueStruct(ctypes.Structure):
+    """bringup_value"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("kind", c_uint32),
+        ("count", c_uint32),
+        ("integers", POINTER(c_int64)),
+        ("real", c_double),
+        ("text", c_char_p),
+    ]
+
+
+class CallStruct(ctypes.Structure):
+    """bringup_call"""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("tensor_count", c_uint32),
+        ("output_count", c_uint32),
+        ("value_count", c_uint32),
+        ("op", c_char_p),
+        ("tensors", POINTER(TensorStruct)),
+        ("values", POINTER(ValueStruct)),
+    ]
+
+
+class LibraryOpStruct(ctypes.Structure):
+    """bringup_library_op"""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("elementwise", c_uint32),
+        ("function", c_void_p),
+        ("context", c_void_p),
+        ("workspace_bytes", c_uint64),
+        ("flops", c_double),
+        ("bytes", c_double),
+    ]
+
+
+class TraceRecordStruct(ctypes.Structure):
+    """bringup_trace_record"""
+
+    _fields_ = [
+        ("kind", c_uint32),
+        ("copy_kind", c_uint32),
+        ("start_ns", c_uint64),
+        ("end_ns", c_uint64),
+        ("stream", c_uint64),
+        ("correlation", c_uint64),
+        ("bytes", c_uint64),
+        ("name", c_char_p),
+    ]
+
+
+class ClockPairStruct(ctypes.Structure):
+    """bringup_clock_pair"""
+
+    _fields_ = [("device_ns", c_uint64), ("host_ns", c_uint64)]
+
+
 #: The methods every driver must offer.
 REQUIRED = ("device_count", "open", "alloc", "free", "copy")
 
@@ -92,6 +168,8 @@ def status_of(error: BaseException) -> int:
         return ABSENT
     if isinstance(error, IndexError):
         return INDEX_ERROR
+    if isinstance(error, DeviceLost):
+        return DEVICE_LOST
     return ERROR
 
 
@@ -103,6 +181,7 @@ def exception_of(status: int, message: str) -> Exception:
         UNSUPPORTED: NotImplementedError,
         ABSENT: DriverAbsent,
         INDEX_ERROR: IndexError,
+        DEVICE_LOST: DeviceLost,
     }
     return kinds.get(status, RuntimeError)(message)
 
@@ -145,6 +224,7 @@ def spec_from(struct: DeviceSpecStruct) -> DeviceSpec:
         capability=(struct.capability_major, struct.capability_minor),
         peak_flops=struct.peak_flops,
         peak_bandwidth=struct.peak_bandwidth,
+        host_flags=HostFlags(struct.host_flags),
     )
 
 
@@ -174,6 +254,7 @@ def fill_spec(struct: DeviceSpecStruct, spec: object) -> None:
     struct.capability_major, struct.capability_minor = spec.capability
     struct.peak_flops = spec.peak_flops
     struct.peak_bandwidth = spec.peak_bandwidth
+    struct.host_flags = spec.host_flags
 
 
 def missing_required(driver: Driver) -> list[str]:

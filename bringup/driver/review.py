@@ -8,7 +8,16 @@ import inspect
 from bringup.driver import Driver, contract
 
 #: Attributes a driver may set besides the methods of the contract.
-_ATTRIBUTES = ("name", "device_name", "ops", "op_table", "compiles_together", "absent_reason", "compiler_identity")
+_ATTRIBUTES = (
+    "name",
+    "device_name",
+    "ops",
+    "library_ops",
+    "op_table",
+    "compiles_together",
+    "absent_reason",
+    "compiler_identity",
+)
 _KERNELS = ("compile", "load", "launch")
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 
 from bringup import _C
-from bringup.graph.fusion.steps import Opaque
-from bringup.graph.lowered import CONSTANTS
+from bringup.graph.lowered import CONSTANTS, DTYPE_CODES
 from bringup.graph.memory_plan import MemoryPlan, plan_memory
+from bringup.graph.program import EagerCall, Memory, TensorSpec, span
 from bringup.graph.structure import Filled, FilledLaunch, GraphStructure
 from bringup.graph.symbols import SYMBOLIC, evaluated
-from bringup.graph.values import DTYPE_CODES, EagerCall, Held, Memory
+from bringup.lowering.resolve import OFFSET, OUTPUT, RANDOM, SEED, TEMPORARY, TENSOR
 
-_TENSOR, _OUTPUT, _TEMPORARY, _SEED, _OFFSET = 1, 2, 3, 5, 6  # as bringup/_C.pyi numbers arguments
-_RANDOM = 2  # a plan that draws random numbers
 _ARENA: Memory = ("arena", 0)
 
 #: (shape, strides, offset)
@@ -40,27 +38,27 @@ class Binding:
     def __init__(
         self,
         structure: GraphStructure,
-        sizes: Sequence[int],
         numbers: Sequence[Any],
+        sizes: Sequence[int],
         device: torch.device,
     ) -> None:
         self.structure, self._device = structure, device
-        self._symbols = dict(zip(structure.lowered.call.trace.symbols, sizes))
+        self._symbols = dict(zip(structure.sizes, sizes))
         self.filled: Filled = structure.fill(sizes, numbers)
         placed = sorted(structure.lives)
         self.memory: MemoryPlan = plan_memory(
             [self.filled.nbytes[n] for n in placed], [structure.lives[n] for n in placed]
         )
         self._offsets = dict(zip(placed, self.memory.offsets))
-        held = structure.lowered.held()
-        self._layouts: dict[Held, Layout] = dict(zip(held, self.filled.layouts))
-        self._seen: dict[Memory, Held] = {}  # some tensor over each memory that is one
-        for one in held:
+        #: By the id of each tensor that is seen outside of kernels.
+        self._layouts: dict[int, Layout] = dict(zip(map(id, structure.tensors), self.filled.layouts))
+        self._seen: dict[Memory, TensorSpec] = {}  # some tensor over each memory that is one
+        for one in structure.tensors:
             self._seen.setdefault(one.memory, one)
-        results = structure.lowered.results
-        made = [r.memory for r in results if isinstance(r, Held) and r.memory[0] == "temporary"]
+        results = structure.variant.results
+        made = [r.memory for r in results if isinstance(r, TensorSpec) and r.memory[0] == "temporary"]
         self._outputs: list[Memory] = list(dict.fromkeys(made))
-        self._pure = not any(isinstance(step, Opaque) for step in structure.steps)
+        self._pure = not any(isinstance(call, EagerCall) for call in structure.variant.calls)
         self.parts: list[Segment | EagerCall] = self._cut()
         self._results = [self._constant(result) for result in results]
         self._straight = self._straight_through()
@@ -70,52 +68,52 @@ class Binding:
     def _cut(self) -> list[Segment | EagerCall]:
         parts: list[Segment | EagerCall] = []
         waiting: list[FilledLaunch] = []
-        for step, launch in zip(self.structure.steps, self.filled.launches):
-            if isinstance(step, Opaque):
+        for call, launch in zip(self.structure.variant.calls, self.filled.launches):
+            if isinstance(call, EagerCall):
                 if waiting:
-                    parts.append(self._segment(waiting))
-                parts.append(self.structure.lowered.eager[step.label])
+                    parts.append(self.segment(waiting, self._pure))
+                parts.append(call)
                 waiting = []
             elif launch is not None and launch.units:
                 waiting.append(launch)
         if waiting or (self._pure and self._outputs):
-            parts.append(self._segment(waiting))
+            parts.append(self.segment(waiting, self._pure))
         return parts
 
-    def _segment(self, launches: Sequence[FilledLaunch]) -> Segment:
+    def segment(self, launches: Sequence[FilledLaunch], pure: bool) -> Segment:
+        """A plan of some launches; ``pure``: it makes arena and outputs itself, and else gets all memory as tensors."""
         memories: dict[Memory, int] = {}
         described = []
         draws = 0
         for launch in launches:
-            addresses = [self._address(where, offset, memories) for where, offset in launch.addresses]
+            addresses = [self._address(where, offset, memories, pure) for where, offset in launch.addresses]
             arguments = [*addresses, *launch.arguments]
             described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments))
-            draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (_SEED, _OFFSET))])
-        arena = [self.memory.arena] if self._pure else []
-        specs = [self._output_spec(where) for where in self._outputs] if self._pure else None
-        plan = _C.make_plan(described, arena, [], _RANDOM, specs)
-        lowered = self.structure.lowered
-        graph = _C.GraphPlan(plan, lowered.call.device, len(memories), len(lowered.numbers))
+            draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (SEED, OFFSET))])
+        arena = [self.memory.arena] if pure else []
+        specs = [self._output_spec(where) for where in self._outputs] if pure else None
+        plan = _C.make_plan(described, arena, [], RANDOM, specs)
+        graph = _C.GraphPlan(plan, self.structure.device, len(memories), len(self.structure.variant.numbers))
         return Segment(graph, list(memories), draws)
 
-    def _address(self, where: Memory, offset: int, memories: dict[Memory, int]) -> tuple[int, int, int]:
+    def _address(self, where: Memory, offset: int, memories: dict[Memory, int], pure: bool) -> tuple[int, int, int]:
         if where[0] == "temporary" and where[1] in self._offsets:
             offset += self._offsets[where[1]]
-            if self._pure:
-                return (_TEMPORARY, 0, offset)
+            if pure:
+                return (TEMPORARY, 0, offset)
             where = _ARENA
-        elif self._pure and where in self._outputs:
-            return (_OUTPUT, self._outputs.index(where), offset)
-        return (_TENSOR, memories.setdefault(where, len(memories)), offset)
+        elif pure and where in self._outputs:
+            return (OUTPUT, self._outputs.index(where), offset)
+        return (TENSOR, memories.setdefault(where, len(memories)), offset)
 
     def _output_spec(self, memory: Memory) -> tuple[int, Sequence[int], Sequence[int]]:
         """How the tensor of an output's memory looks: like a result itself, if that covers the memory."""
-        held, nbytes = self._seen[memory], self.filled.nbytes[memory[1]]
-        shape, strides, offset = self._layouts[held]
-        reach = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
-        if offset == 0 and reach * held.dtype.itemsize == nbytes:
-            return DTYPE_CODES[held.dtype], shape, strides
-        return DTYPE_CODES[held.dtype], (nbytes // held.dtype.itemsize,), (1,)
+        spec, nbytes = self._seen[memory], self.filled.nbytes[memory[1]]
+        shape, strides, offset = self._layouts[id(spec)]
+        dtype = dtype_of(spec)
+        if offset == 0 and span(shape, strides) * dtype.itemsize == nbytes:
+            return DTYPE_CODES[dtype], shape, strides
+        return DTYPE_CODES[dtype], (nbytes // dtype.itemsize,), (1,)
 
     def _constant(self, result: Any) -> Any:
         """A result that follows from the sizes alone; tensors stay what they are."""
@@ -124,7 +122,7 @@ class Binding:
     def _straight_through(self) -> tuple[Any, list[int], list[tuple[int, Any]]] | None:
         """The plan, the arguments it takes, and which output each result is (-1: a constant), if there is no more to a
         run than that: then it costs 2 µs less of 9."""
-        if not self._pure or len(self.parts) != 1 or self.structure.lowered.numbers:
+        if not self._pure or len(self.parts) != 1 or self.structure.variant.numbers:
             return None
         (part,) = self.parts
         assert isinstance(part, Segment)
@@ -132,12 +130,12 @@ class Binding:
             return None
         answers: list[tuple[int, Any]] = []
         for result in self._results:
-            if not isinstance(result, Held):
+            if not isinstance(result, TensorSpec):
                 answers.append((-1, result))
                 continue
             if result.memory not in self._outputs:
                 return None
-            shape, strides, offset = self._layouts[result]
+            shape, strides, offset = self._layouts[id(result)]
             if offset or self._output_spec(result.memory)[1:] != (shape, strides):
                 return None
             answers.append((self._outputs.index(result.memory), None))
@@ -160,7 +158,7 @@ class Binding:
         else:
             for part in self.parts:
                 run.segment(part) if isinstance(part, Segment) else run.eager(part)
-        return [run.result(result) if isinstance(result, Held) else result for result in self._results]
+        return [run.result(result) if isinstance(result, TensorSpec) else result for result in self._results]
 
 
 class GraphRun:
@@ -185,37 +183,41 @@ class GraphRun:
         binding = self._binding
         if memory == _ARENA:
             return torch.empty(binding.memory.arena, dtype=torch.uint8, device=binding._device)
-        held = binding._seen[memory]
-        elements = binding.filled.nbytes[memory[1]] // held.dtype.itemsize
-        return torch.empty(elements, dtype=held.dtype, device=binding._device)
+        dtype = dtype_of(binding._seen[memory])
+        elements = binding.filled.nbytes[memory[1]] // dtype.itemsize
+        return torch.empty(elements, dtype=dtype, device=binding._device)
 
     def numbers(self) -> list[torch.Tensor]:
         """Numbers that are tensors on the CPU; formulas are in the plan already, and their places are not read."""
-        return [_NO_NUMBER if n.held is None else self.seen(n.held) for n in self._binding.structure.lowered.numbers]
+        numbers = self._binding.structure.variant.numbers
+        return [self.seen(number) if isinstance(number, TensorSpec) else _NO_NUMBER for number in numbers]
 
-    def seen(self, held: Held) -> torch.Tensor:
+    def seen(self, spec: TensorSpec) -> torch.Tensor:
         """A tensor of the graph."""
-        shape, strides, offset = self._binding._layouts[held]
-        base = self.memory(held.memory)
+        shape, strides, offset = self._binding._layouts[id(spec)]
+        base = self.memory(spec.memory)
         if offset == 0 and base.shape == shape and base.stride() == strides:
             return base
         return base.as_strided(shape, strides, base.storage_offset() + offset)
 
-    def result(self, held: Held) -> torch.Tensor:
+    def result(self, spec: TensorSpec) -> torch.Tensor:
         """A tensor of the graph that the caller gets, of memory that this run has allocated: it is not a view.
 
         A graph runs below autograd, and a view made there may not be changed in place above it.
         """
-        found = self.seen(held)
-        if held.memory[0] == "tensor" or not found._is_view():
+        found = self.seen(spec)
+        if spec.memory[0] == "tensor" or not found._is_view():
             return found
         made = torch.empty(0, dtype=found.dtype, device=found.device)
-        return made.set_(found.untyped_storage(), found.storage_offset(), found.shape, found.stride())
+        made.set_(found.untyped_storage(), found.storage_offset(), found.shape, found.stride())
+        torch._C._set_conj(made, found.is_conj())  # the memory holds what a lazy conjugate or negative is a view of
+        torch._C._set_neg(made, found.is_neg())
+        return made
 
     def _reserve(self, draws: int) -> None:
         """Random calls get their draws in the order of the graph, whatever runs them."""
         while len(self._draws) < draws:
-            self._draws.append(_C.reserve_draw(self._binding.structure.lowered.call.device))
+            self._draws.append(_C.reserve_draw(self._binding.structure.device))
 
     def segment(self, segment: Segment) -> None:
         """Launches."""
@@ -226,13 +228,13 @@ class GraphRun:
         """An ordinary op."""
         self._reserve(call.draws)
         given = call.target(*self._real(call.args), **self._real(call.kwargs))
-        for held, made in zip(call.results, given if isinstance(given, (list, tuple)) else [given]):
-            if held is not None and held.memory[0] == "temporary":
-                shape, strides, _ = self._binding._layouts[held]
-                self.tensors[held.memory] = _laid_out(call, made, shape, strides)
+        for spec, made in zip(call.results, given if isinstance(given, (list, tuple)) else [given]):
+            if spec is not None and spec.memory[0] == "temporary":
+                shape, strides, _ = self._binding._layouts[id(spec)]
+                self.tensors[spec.memory] = _laid_out(call, made, shape, strides)
 
     def _real(self, value: Any) -> Any:
-        if isinstance(value, Held):
+        if isinstance(value, TensorSpec):
             return self.seen(value)
         if isinstance(value, (list, tuple)):
             return type(value)(self._real(part) for part in value)
@@ -242,6 +244,12 @@ class GraphRun:
 
 
 _NO_NUMBER = torch.zeros(())
+
+
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """PyTorch's type of a tensor."""
+    found: torch.dtype = getattr(torch, spec.dtype)
+    return found
 
 
 def _laid_out(call: EagerCall, made: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:

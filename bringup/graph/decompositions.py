@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,77 +11,11 @@ import torch
 from torch import Tensor
 
 from bringup.lowering import composed
-from bringup.lowering.ops import transformer
+from bringup.lowering.ops import recurrent, transformer
+from bringup.lowering.registry import LOWERINGS, Defined, define
 
 
-def _with_bias(gates: Tensor, bias: Tensor | None) -> Tensor:
-    return gates if bias is None else gates + bias
-
-
-def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The cell of nn.LSTM, as the core computes it."""
-    gates = _with_bias(input_gates, input_bias) + _with_bias(hidden_gates, hidden_bias)
-    before = gates.chunk(4, 1)
-    taken, forget, cell, shown = before[0].sigmoid(), before[1].sigmoid(), before[2].tanh(), before[3].sigmoid()
-    cy = forget * cx + taken * cell
-    return shown * cy.tanh(), cy, torch.cat([taken, forget, cell, shown], 1)
-
-
-def lstm_cell_backward(
-    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Its gradients."""
-    taken, forget, cell, shown = workspace.chunk(4, 1)
-    tanh_cy = cy.tanh()
-    dh = torch.zeros_like(cx) if grad_hy is None else grad_hy
-    dc = dh * shown * (1 - tanh_cy * tanh_cy)
-    if grad_cy is not None:
-        dc = dc + grad_cy
-    parts = [
-        dc * cell * taken * (1 - taken),
-        dc * cx * forget * (1 - forget),
-        dc * taken * (1 - cell * cell),
-        dh * tanh_cy * shown * (1 - shown),
-    ]
-    gates = torch.cat(parts, 1)
-    return gates, dc * forget, gates.sum(0) if has_bias else None
-
-
-def gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The cell of nn.GRU, as the core computes it."""
-    from_input = _with_bias(input_gates, input_bias).chunk(3, 1)
-    from_hidden = _with_bias(hidden_gates, hidden_bias).chunk(3, 1)
-    reset, update = (from_input[0] + from_hidden[0]).sigmoid(), (from_input[1] + from_hidden[1]).sigmoid()
-    fresh = (from_input[2] + reset * from_hidden[2]).tanh()
-    return fresh + update * (hx - fresh), torch.cat([reset, update, fresh, hx, from_hidden[2]], 1)
-
-
-def gru_cell_backward(
-    grad_hy: Tensor, workspace: Tensor, has_bias: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Its gradients."""
-    reset, update, fresh, hx, hidden = workspace.chunk(5, 1)
-    d_fresh = grad_hy * (1 - update) * (1 - fresh * fresh)
-    d_update = grad_hy * (hx - fresh) * update * (1 - update)
-    d_reset = d_fresh * hidden * reset * (1 - reset)
-    grad_input = torch.cat([d_reset, d_update, d_fresh], 1)
-    grad_hidden = torch.cat([d_reset, d_update, d_fresh * reset], 1)
-    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
-    return grad_input, grad_hidden, grad_hy * update, *biases
-
-
+@define("decomposition", "aten::mkldnn_rnn_layer")
 def onednn_lstm_layer(
     input: Tensor, w0: Tensor, w1: Tensor, b0: Tensor, b1: Tensor, hx: Tensor, cx: Tensor, reverse: bool, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -97,6 +31,7 @@ def onednn_lstm_layer(
 _embedding_bag_arguments = inspect.signature(composed.embedding_bag_backward)
 
 
+@define("decomposition", "aten::_embedding_bag_backward")
 def embedding_bag_backward(*arguments: Any, **named: Any) -> Tensor:
     """The gradient of the table, as eager composes it; a sparse one is left to eager PyTorch."""
     if _embedding_bag_arguments.bind(*arguments, **named).arguments["sparse"]:
@@ -104,6 +39,7 @@ def embedding_bag_backward(*arguments: Any, **named: Any) -> Tensor:
     return composed.embedding_bag_backward(*arguments, **named)
 
 
+@define("decomposition", "aten::linalg_vector_norm")
 def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Dimensions are counted from the front: up to 2.12 PyTorch's fake kernel keeps one of size 1 that is not."""
     if dim is None or all(d >= 0 for d in dim):
@@ -118,6 +54,7 @@ def lstm(theirs: Callable[..., Any], x: Tensor, states: Any, *others: Any, **nam
     return output, *(one.reshape(state.shape) for one, state in zip(last, states))
 
 
+@define("decomposition", "aten::_trilinear")
 def trilinear(
     a: Tensor,
     b: Tensor,
@@ -137,6 +74,7 @@ def trilinear(
     return torch.mul(parts[0], parts[1]).mul(parts[2]).sum(list(summed))
 
 
+@define("decomposition", "aten::index_put")
 def index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any, **__: Any
 ) -> Tensor:
@@ -152,6 +90,7 @@ def index_put(
     return torch.where(mask, values.reshape(()), x)
 
 
+@define("decomposition", "aten::_scaled_dot_product_flash_attention_for_cpu")
 def cpu_attention(
     query: Tensor,
     key: Tensor,
@@ -171,27 +110,63 @@ def cpu_attention(
     return output.permute(order).contiguous().permute([order.index(dim) for dim in range(4)]), weights
 
 
+@define("decomposition", "aten::zero")
 def zero(x: Tensor) -> Tensor:
     """What zero_ leaves; the fake kernel of PyTorch 2.11 loses the strides."""
     return torch.full_like(x, 0)
 
 
+@define("decomposition", "aten::max_unpool2d")
+def max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    """The result is channels_last like its input: PyTorch's fake kernel makes it contiguous."""
+    format = torch._prims_common.suggest_memory_format(x)
+    if format == torch.contiguous_format:
+        return NotImplemented  # type: ignore[no-any-return]
+    found: Tensor = torch.ops.aten.max_unpool2d(x.contiguous(), indices.contiguous(), output_size)
+    return found.contiguous(memory_format=format)
+
+
+@define("decomposition", "aten::nonzero_static")
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """Each element that counts writes its number into its rank's slot, and the last slot takes the others.
+
+    Without it the op is an ordinary one between kernels, and PyTorch's fake kernel has the strides of a transpose.
+    """
+    if size < 0:
+        return NotImplemented  # type: ignore[no-any-return]
+    if not x.dim() or not x.numel():
+        return torch.full((size, x.dim()), fill_value, dtype=torch.int64, device=x.device)
+    counts = (x != 0).flatten()
+    rank = counts.cumsum(0) - 1
+    slot = torch.where(counts & (rank < size), rank, size)
+    elements = torch.arange(x.numel(), device=x.device)
+    slots = torch.full((size + 1,), x.numel(), dtype=torch.int64, device=x.device).scatter(0, slot, elements)[:size]
+    columns, rest = [], slots
+    for extent in reversed(x.shape):
+        columns.append(rest % extent)
+        rest = rest.div(extent, rounding_mode="floor")
+    return torch.where((slots == x.numel())[:, None], fill_value, torch.stack(columns[::-1], -1))
+
+
+define("decomposition", "aten::_thnn_fused_lstm_cell")(recurrent.lstm_cell)
+define("decomposition", "aten::_thnn_fused_lstm_cell_backward_impl")(recurrent.lstm_cell_backward)
+define("decomposition", "aten::_thnn_fused_gru_cell")(recurrent.gru_cell)
+define("decomposition", "aten::_thnn_fused_gru_cell_backward")(recurrent.gru_cell_backward)
+define("decomposition", "aten::_transformer_encoder_layer_fwd")(transformer.encoder_layer)
+define("decomposition", "aten::_native_multi_head_attention")(transformer.multi_head_attention)
+
 #: Of our own: what PyTorch has no decomposition for, or one that differs from the device's eager result.
-OWN: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten._thnn_fused_lstm_cell.default: lstm_cell,
-    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward,
-    torch.ops.aten._thnn_fused_gru_cell.default: gru_cell,
-    torch.ops.aten._thnn_fused_gru_cell_backward.default: gru_cell_backward,
-    torch.ops.aten.mkldnn_rnn_layer.default: onednn_lstm_layer,
-    torch.ops.aten._embedding_bag_backward.default: embedding_bag_backward,
-    torch.ops.aten.linalg_vector_norm.default: vector_norm,
-    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer.encoder_layer,
-    torch.ops.aten._native_multi_head_attention.default: transformer.multi_head_attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: cpu_attention,
-    torch.ops.aten._trilinear.default: trilinear,
-    torch.ops.aten.index_put.default: index_put,
-    torch.ops.aten.zero.default: zero,
-}
+OWN: Mapping[str, Callable[..., Any]] = Defined("decomposition")
+
+
+def by_overload(functions: Mapping[str, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The functions by PyTorch's overload, as its tracers take them."""
+    found = {}
+    for name, function in functions.items():
+        namespace, _, rest = name.partition("::")
+        op, _, overload = rest.partition(".")
+        found[getattr(getattr(getattr(torch.ops, namespace), op), overload or "default")] = function
+    return found
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -204,10 +179,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     from bringup.graph.graph_ops import GRAPH_LOWERINGS
     from bringup.graph.lowered import op_name
     from bringup.lowering import ops
-    from bringup.lowering.registry import LOWERINGS
 
     ops.load()
-    table = dict(OWN)
+    table = by_overload(OWN)
     for overload, function in core_aten_decompositions().items():
         if not isinstance(overload, torch._ops.OpOverload) or overload._schema.is_mutable:
             continue

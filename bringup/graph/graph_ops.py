@@ -6,7 +6,7 @@ Each is a lowering like those of bringup/lowering: ``definition(call, *arguments
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.ir.dtypes import boolean, int64
@@ -20,34 +20,24 @@ from bringup.lowering.ops import (
     convolution,
     convolution_backward,
     movement,
-    quantized,
     random_numbers,
     sorting,
 )
+from bringup.lowering.ops import quantized as quantized  # whose ops are of graphs alone
 from bringup.lowering.ops.inverse import inverse
-from bringup.lowering.registry import Lowering
+from bringup.lowering.registry import Defined, Lowering, define
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
-#: Functional overload → its definition.
-GRAPH_LOWERINGS: dict[str, Lowering] = {}
-#: Ops that graphs with a device at hand run as ordinary ones, and that a file must hold as kernels.
-FILE_LOWERINGS: dict[str, Lowering] = {}
-
-
-def _for(*overloads: str) -> Any:
-    def note(definition: Lowering) -> Lowering:
-        for overload in overloads:
-            GRAPH_LOWERINGS[f"aten::{overload}"] = definition
-        return definition
-
-    return note
+GRAPH_LOWERINGS: Mapping[str, Lowering] = Defined("graph lowering")
+FILE_LOWERINGS: Mapping[str, Lowering] = Defined("file lowering")
 
 
 def _number(value: bool | int | float, call: Call) -> Number:
     return Number(-1, value, None, False, call.trace)
 
 
+@define("file lowering", "aten::_assert_async", "aten::_assert_async.msg")
 def assert_async(call: Call, self: Tensor, *_: Any) -> None:
     """Reports a bad index where an assertion is false: what a kernel can say, and what every target hears."""
     k = call.kernel("assertion")
@@ -59,44 +49,51 @@ def assert_async(call: Call, self: Tensor, *_: Any) -> None:
     k.launch()
 
 
-FILE_LOWERINGS |= {"aten::_assert_async": assert_async, "aten::_assert_async.msg": assert_async}
-FILE_LOWERINGS["aten::linalg_inv_ex"] = inverse
+define("file lowering", "aten::linalg_inv_ex")(inverse)
 
 
 # ---- memory and what is in it at first ----
 
 
-@_for("empty.memory_format", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided")
+@define(
+    "graph lowering",
+    "aten::empty.memory_format",
+    "aten::empty_strided",
+    "aten::empty_like",
+    "aten::empty_permuted",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+)
 def empty(call: Call, *_: Any) -> None:
     """Memory, whatever it holds."""
 
 
-@_for("full", "new_full")
+@define("graph lowering", "aten::full", "aten::new_full")
 def full(call: Call, *arguments: Any) -> None:
     """One number everywhere."""
     value = next(a for a in arguments if isinstance(a, Number))
     casts_and_copies.fill(call, call.outs[0], value)
 
 
-@_for("scalar_tensor")
+@define("graph lowering", "aten::scalar_tensor")
 def scalar_tensor(call: Call, value: Number, *_: Any) -> None:
     """A number as a tensor."""
     casts_and_copies.fill(call, call.outs[0], value)
 
 
-@_for("zeros", "new_zeros", "zeros.names")
+@define("graph lowering", "aten::zeros", "aten::new_zeros", "aten::zeros.names")
 def zeros(call: Call, *_: Any) -> None:
     """Zeros."""
     casts_and_copies.fill(call, call.outs[0], _number(0, call))
 
 
-@_for("ones", "new_ones")
+@define("graph lowering", "aten::ones", "aten::new_ones")
 def ones(call: Call, *_: Any) -> None:
     """Ones."""
     casts_and_copies.fill(call, call.outs[0], _number(1, call))
 
 
-@_for("sort")
+@define("graph lowering", "aten::sort")
 def sort(call: Call, self: Tensor, dim: int, descending: bool) -> None:
     """Ours is stable, whether asked for or not."""
     sorting.sort(call, self, True, dim, descending)
@@ -105,19 +102,19 @@ def sort(call: Call, self: Tensor, dim: int, descending: bool) -> None:
 # ---- sequences: the traced output says how long they are, so that no number has to be known ----
 
 
-@_for("arange")
+@define("graph lowering", "aten::arange")
 def arange(call: Call, *_: Any) -> None:
     """0, 1, …"""
     casts_and_copies.arange_elements(call, 0, 1)
 
 
-@_for("arange.start")
+@define("graph lowering", "aten::arange.start")
 def arange_start(call: Call, start: Number, *_: Any) -> None:
     """From a start."""
     casts_and_copies.arange_elements(call, start, 1)
 
 
-@_for("arange.start_step")
+@define("graph lowering", "aten::arange.start_step")
 def arange_start_step(call: Call, start: Number, end: Number, step: Number, *_: Any) -> None:
     """From a start, by a step."""
     casts_and_copies.arange_elements(call, start, step)
@@ -126,13 +123,13 @@ def arange_start_step(call: Call, start: Number, end: Number, step: Number, *_: 
 # ---- copies ----
 
 
-@_for("_to_copy", "lift_fresh_copy", "alias_copy", "detach_copy")
+@define("graph lowering", "aten::_to_copy", "aten::lift_fresh_copy", "aten::alias_copy", "aten::detach_copy")
 def to_copy(call: Call, self: Tensor, *_: Any) -> None:
     """The same elements in another type or layout."""
     movement.copy_elements(call, call.outs[0], self)
 
 
-@_for("copy", "copy_")
+@define("graph lowering", "aten::copy", "aten::copy_")
 def copy(call: Call, self: Tensor, src: Tensor | Number, *_: Any) -> None:
     """The elements of another tensor, in the type and shape of this one."""
     if isinstance(src, Number):
@@ -153,7 +150,7 @@ def _clamped(position: IntLike, extent: IntLike) -> IntLike:
     return 0 if position < 0 else extent if position > extent else position
 
 
-@_for("slice_scatter")
+@define("graph lowering", "aten::slice_scatter")
 def slice_scatter(
     call: Call, self: Tensor, src: Tensor, dim: int, start: IntLike | None, end: IntLike | None, step: IntLike
 ) -> None:
@@ -165,7 +162,7 @@ def slice_scatter(
     _written_over(call, self, src, out.narrow(dim, first, src.shape[dim], step))
 
 
-@_for("select_scatter")
+@define("graph lowering", "aten::select_scatter")
 def select_scatter(call: Call, self: Tensor, src: Tensor, dim: int, index: IntLike) -> None:
     """A tensor with another at one position of a dimension."""
     (out,) = call.outs
@@ -174,7 +171,7 @@ def select_scatter(call: Call, self: Tensor, src: Tensor, dim: int, index: IntLi
     _written_over(call, self, src, out.select(dim, position))
 
 
-@_for("as_strided_scatter")
+@define("graph lowering", "aten::as_strided_scatter")
 def as_strided_scatter(
     call: Call,
     self: Tensor,
@@ -190,7 +187,7 @@ def as_strided_scatter(
     _written_over(call, self, src, out.view(size, stride, storage_offset or 0))
 
 
-@_for("diagonal_scatter")
+@define("graph lowering", "aten::diagonal_scatter")
 def diagonal_scatter(call: Call, self: Tensor, src: Tensor, offset: int, dim1: int, dim2: int) -> None:
     """A tensor with another on a diagonal."""
     (out,) = call.outs
@@ -208,10 +205,10 @@ def diagonal_scatter(call: Call, self: Tensor, src: Tensor, offset: int, dim1: i
 # ---- convolution: eager PyTorch picks a backend's own op ----
 
 
-GRAPH_LOWERINGS["aten::convolution"] = convolution.convolution
+define("graph lowering", "aten::convolution")(convolution.convolution)
 
 
-@_for("convolution_backward")
+@define("graph lowering", "aten::convolution_backward")
 def convolution_gradients(
     call: Call, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
 ) -> None:
@@ -219,15 +216,10 @@ def convolution_gradients(
     convolution_backward.convolution_backward(call, grad, x, weight, *rest)
 
 
-# ---- quantized models ----
-
-
-GRAPH_LOWERINGS |= quantized.DEFINITIONS
-
-
 # ---- what Dynamo itself writes into graphs ----
 
 
+@define("graph lowering", "prims::fma")
 def fma(call: Call, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> None:
     """a × b + c, rounded once: Dynamo's way to write addcmul_ and addcdiv_."""
     wide = opmath(call.outs[0].dtype)
@@ -240,9 +232,6 @@ def fma(call: Call, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> 
     elementwise(call, call.outs, (a, b, c), formula, wide)
 
 
-GRAPH_LOWERINGS["prims::fma"] = fma
-
-
 # ---- attention: PyTorch keeps the dropout's key as two tensors, the kernels as one ----
 
 
@@ -250,7 +239,7 @@ def _scale(call: Call, query: Tensor, scale: Number | None) -> Number:
     return _number(1 / math.sqrt(int(query.shape[-1])), call) if scale is None else scale
 
 
-@_for("_scaled_dot_product_fused_attention_overrideable")
+@define("graph lowering", "aten::_scaled_dot_product_fused_attention_overrideable")
 def fused_attention(
     call: Call,
     query: Tensor,
@@ -273,7 +262,7 @@ def fused_attention(
             movement.copy_elements(call.part("aten::copy_", [out]), out, drawn.select(0, place))
 
 
-@_for("_scaled_dot_product_fused_attention_overrideable_backward")
+@define("graph lowering", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
 def fused_attention_backward(
     call: Call,
     grad: Tensor,
@@ -309,20 +298,20 @@ def fused_attention_backward(
 # ---- random numbers: the in-place definitions, into new memory ----
 
 
-GRAPH_LOWERINGS["aten::uniform"] = random_numbers.uniform
-GRAPH_LOWERINGS["aten::normal_functional"] = random_numbers.normal
-GRAPH_LOWERINGS["aten::exponential"] = random_numbers.exponential
-GRAPH_LOWERINGS["bringup::dropout_key"] = random_numbers.dropout_key
-GRAPH_LOWERINGS["bringup::keyed_dropout"] = random_numbers.keyed_dropout
+define("graph lowering", "aten::uniform")(random_numbers.uniform)
+define("graph lowering", "aten::normal_functional")(random_numbers.normal)
+define("graph lowering", "aten::exponential")(random_numbers.exponential)
+define("graph lowering", "bringup::dropout_key")(random_numbers.dropout_key)
+define("graph lowering", "bringup::keyed_dropout")(random_numbers.keyed_dropout)
 
 
-@_for("rand", "rand_like", "rand.generator")
+@define("graph lowering", "aten::rand", "aten::rand_like", "aten::rand.generator")
 def rand(call: Call, *_: Any) -> None:
     """Evenly in [0, 1)."""
     random_numbers.uniform(call, call.outs[0], _number(0.0, call), _number(1.0, call), None)
 
 
-@_for("randn", "randn_like", "randn.generator")
+@define("graph lowering", "aten::randn", "aten::randn_like", "aten::randn.generator")
 def randn(call: Call, *_: Any) -> None:
     """Bell-shaped around 0."""
     random_numbers.normal(call, call.outs[0], _number(0.0, call), _number(1.0, call), None)

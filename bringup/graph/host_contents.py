@@ -8,10 +8,13 @@ no address says that a tensor is what it was. Copying takes 40 µs per MB from c
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bringup.graph.program import span
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -63,9 +66,21 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.device == device:
         return tensor
     tensor = tensor.detach()
+    if tensor.is_conj():
+        return moved(tensor.conj(), device).conj()
+    if tensor.is_neg():
+        return torch._neg_view(moved(torch._neg_view(tensor), device))
     if _is_dense(tensor) or not tensor.numel():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
     # gaps between elements, or elements that share memory: the memory as it lies
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    memory = tensor.as_strided((reach,), (1,), tensor.storage_offset())
+    memory = tensor.as_strided((span(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())
     return memory.to(device).as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def brought_back(results: Sequence[Any], there: Sequence[Any], here: Sequence[Any]) -> list[Any]:
+    """Results on the CPU, where ``there`` are copies of ``here``: an argument that comes through is itself."""
+    own = {id(copy): given for copy, given in zip(there, here)}
+    return [
+        own[id(result)] if id(result) in own else result.cpu() if isinstance(result, Tensor) else result
+        for result in results
+    ]

@@ -15,21 +15,48 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from bringup.graph.fusion.steps import Opaque, Step
+from bringup.graph.fusion.steps import Fused, Opaque, Step
 from bringup.graph.generic import GENERIC, is_open, lowered_for_all_sizes
+from bringup.graph.program import EagerCall, Memory
 from bringup.graph.symbols import SYMBOLIC, Symbols, UnknownSize, evaluated
-from bringup.graph.values import DTYPE_CODES, MEMORY_FORMAT_CODES, EagerCall, Held, Memory, NumberSource
 from bringup.ir.dtypes import NoSuchNumber, uint8
-from bringup.ir.index import evaluate_sizes
 from bringup.ir.verify_error import VerifyError
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, number_of
 from bringup.lowering.registry import Lowering
 from bringup.lowering.resolve import run_lowering
-from bringup.lowering.scalar_types import BY_CODE
-from bringup.lowering.symbolic import IntLike, Trace, index_of
+from bringup.lowering.scalar_types import BY_CODE, OTHERS
+from bringup.lowering.symbolic import IntLike, Trace
+
+#: PyTorch's numbers of its scalar types, as lowerings get them for dtype arguments.
+DTYPE_CODES = {
+    getattr(torch, name): code
+    for code, name in {**{code: dtype.name for code, dtype in BY_CODE.items()}, **OTHERS}.items()
+}
+_MEMORY_FORMAT_CODES = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
 
 #: overload → (definition, how many arguments it takes), or None.
 FindLowering = Callable[[str], "tuple[Lowering, int] | None"]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A tensor of the graph: which memory, and how it lies there. Kernels see it as ``tensor``, if they can.
+
+    Two of them are equal if they are the same object: comparing sizes would leave guards behind.
+    """
+
+    memory: Memory
+    dtype: torch.dtype
+    shape: tuple[IntLike, ...]
+    strides: tuple[IntLike, ...]
+    offset: IntLike
+    on_device: bool
+    tensor: Tensor | None
 
 
 @dataclass
@@ -43,7 +70,8 @@ class LoweredGraph:
     #: Name of the node that each step comes from.
     nodes: list[str] = field(default_factory=list)
     eager: dict[str, EagerCall] = field(default_factory=dict)
-    numbers: list[NumberSource] = field(default_factory=list)
+    #: Numbers that are no constants: a formula of sizes, PyTorch's expression of them, or a 0-dim tensor on the CPU.
+    numbers: list[IntLike | torch.SymFloat | torch.SymBool | Held] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     #: Memories that ordinary ops make or read: they are tensors of their own.
     external: set[Memory] = field(default_factory=set)
@@ -53,6 +81,8 @@ class LoweredGraph:
     #: get_attr targets that were tensors, as further inputs: (attribute, memory)
     constants: list[str] = field(default_factory=list)
     inputs: int = 0
+    #: What fusion made of the steps, as soon as there is a variant of it.
+    fused: Fused = field(init=False)
 
     @property
     def kept(self) -> set[Memory]:
@@ -60,34 +90,14 @@ class LoweredGraph:
         held = {result.memory for result in self.results if isinstance(result, Held)}
         return held | self.written | self.external
 
-    def guarded_numbers(self) -> list[int]:
-        """Arguments of the graph that are 0-dim tensors on the CPU and whose value decided something."""
-        slots = {slot for slot, _, _ in self.call.trace.scalar_guards}
-        held = [number.held for slot, number in enumerate(self.numbers) if slot in slots]
-        return [one.memory[1] for one in held if one is not None]
-
-    def values(self, sizes: Sequence[int], guarded: Sequence[Any]) -> list[Any]:
-        """The value of every number: formulas, and the arguments among them that were asked for; else None."""
-        if not self.numbers:
-            return []
-        known = dict(zip(self.guarded_numbers(), guarded))
-        symbols = dict(zip(self.call.trace.symbols, sizes))
-        return [
-            evaluated(number.symbolic, symbols)
-            if number.symbolic is not None
-            else evaluate_sizes(index_of(number.formula), symbols)
-            if number.formula is not None
-            else known.get(number.held.memory[1] if number.held else -1)
-            for number in self.numbers
-        ]
-
-    def held(self) -> list[Held]:
-        """Every tensor that is seen outside of kernels: results, and arguments of ordinary ops."""
-        found = [result for result in self.results if isinstance(result, Held)]
-        found += [number.held for number in self.numbers if number.held is not None]
+    def ordinary_ops(self) -> list[str]:
+        """The nodes that are no kernels, with the reason and the line of the model: for errors."""
+        lines = []
         for call in self.eager.values():
-            found += _tensors([call.args, call.kwargs, list(call.results)])
-        return list(dict.fromkeys(found))
+            lines.append(f"  {call.name}: {call.target}: {call.reason}")
+            if call.stack:
+                lines.append("    " + call.stack.strip().replace("\n", "\n    "))
+        return lines
 
 
 def op_name(target: Any) -> str:
@@ -165,7 +175,7 @@ class GraphLowering:
         code = DTYPE_CODES.get(fake.dtype)
         tensor = None
         if on_device and code in BY_CODE and fake.layout is torch.strided and not (fake.is_conj() or fake.is_neg()):
-            contiguous = _contiguous(fake)
+            contiguous = bool(fake.is_contiguous())  # of hints: sizes of 1 and 0 are always known
             tensor = Tensor(memory, BY_CODE[code], shape, strides, contiguous=contiguous, offset=offset)
         return Held(memory, fake.dtype, shape, strides, offset, on_device, tensor)
 
@@ -174,7 +184,7 @@ class GraphLowering:
         call = self.lowered.call
         memory = ("temporary", len(call.temporaries))
         held = self._hold(fake, memory, base_offset=fake.storage_offset())
-        reach = 1 + sum_of((size - 1) * stride for size, stride in zip(held.shape, held.strides))
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(held.shape, held.strides))
         elements = 0 if any(isinstance(n, int) and n == 0 for n in held.shape) else reach
         nbytes = elements * fake.dtype.itemsize
         call.temporaries.append(Tensor(("temporary", memory[1]), uint8, (nbytes,), (1,), contiguous=True))
@@ -283,7 +293,7 @@ class GraphLowering:
             else:
                 run_lowering(definition, part, values[:count])
         except (NoKernel, NoSuchNumber, VerifyError, UnknownSize, IndexError) as reason:
-            # As in Resolver.resolve: what else an IndexError or a broken rule could mean is no reason to go on.
+            # As in KernelCompiler.resolve: what else an IndexError or a broken rule could mean is no reason to go on.
             if isinstance(reason, VerifyError) and reason.rule != "type":
                 raise
             del call.temporaries[before[0] :], lowered.numbers[before[1] :]
@@ -358,7 +368,7 @@ class GraphLowering:
         if isinstance(value, torch.dtype):
             return DTYPE_CODES.get(value, -1)
         if isinstance(value, torch.memory_format):
-            return MEMORY_FORMAT_CODES[value]
+            return _MEMORY_FORMAT_CODES[value]
         if isinstance(value, torch.layout):
             return 0
         return value
@@ -368,10 +378,7 @@ class GraphLowering:
         numbers, hint = self.lowered.numbers, evaluated(value, trace.symbols)
         if not value.node.expr.free_symbols:
             return number_of(hint, wrapped, trace)
-        if isinstance(value, torch.SymInt):
-            numbers.append(NumberSource(formula=self.lowered.symbols.dim(value)))
-        else:
-            numbers.append(NumberSource(symbolic=value))
+        numbers.append(self.lowered.symbols.dim(value) if isinstance(value, torch.SymInt) else value)
         return number_of(hint, wrapped, trace, len(numbers) - 1)
 
     def _host_number(self, held: Held, trace: Trace) -> Number:
@@ -381,11 +388,10 @@ class GraphLowering:
         if held.memory[0] != "tensor":
             raise NoKernel("a tensor on the CPU that the graph itself makes")
         numbers = self.lowered.numbers
-        for slot, number in enumerate(numbers):
-            if number.held is held:
-                return Number(slot, self._hint(held), BY_CODE[code], False, trace)
-        numbers.append(NumberSource(held=held))
-        return Number(len(numbers) - 1, self._hint(held), BY_CODE[code], False, trace)
+        slot = next((slot for slot, number in enumerate(numbers) if number is held), len(numbers))
+        if slot == len(numbers):
+            numbers.append(held)
+        return Number(slot, self._hint(held), BY_CODE[code], False, trace)
 
     def _hint(self, held: Held) -> bool | int | float:
         """What a number is in the call that is being lowered: known when it is lowered again; at first an odd one."""
@@ -442,23 +448,6 @@ class DataDependent(Exception):
 
 class _Refused(Exception):
     """This call of an op has no kernel."""
-
-
-def sum_of(numbers: Any) -> IntLike:
-    """The sum of some numbers; 0 of none.
-
-    >>> sum_of([2, 3])
-    5
-    """
-    total: IntLike = 0
-    for number in numbers:
-        total = total + number
-    return total
-
-
-def _contiguous(fake: torch.Tensor) -> bool:
-    """PyTorch's is_contiguous, of hints: sizes of 1 and 0 are always known."""
-    return bool(fake.is_contiguous())
 
 
 def _kernel_tensors(values: Any) -> list[Tensor]:

@@ -13,7 +13,8 @@ Graphs of torch.compile, of bringup.export, of TorchScript groups and of bare me
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
@@ -22,6 +23,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 #: joint: forward and backward in one graph, before it is cut in two; graph: each graph that is lowered.
 Stage: TypeAlias = Literal["joint", "graph"]
@@ -231,3 +233,18 @@ def _fill_in(graph: Graph, where: str) -> None:
                 node.meta["val"] = node.target(*args, **kwargs)
         except Exception as error:
             raise RuntimeError(f"{where} added {node.format_node()}, which cannot be: {error}") from error
+
+
+def traced_tensors(module: GraphModule) -> Iterator[torch.Tensor]:
+    """What the nodes of a graph give, by Dynamo or by AOT Autograd, and those of the graphs inside it."""
+    for graph in (inner.graph for inner in module.modules() if isinstance(inner, GraphModule)):
+        for node in graph.nodes:
+            found = tree_leaves(node.meta.get("example_value", node.meta.get("val")))
+            yield from (value for value in found if isinstance(value, torch.Tensor))
+
+
+def fake_mode(graph: Graph) -> AbstractContextManager[Any]:
+    """The mode in which a graph's placeholders were traced, to trace more ops in."""
+    shown = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    modes = {value.fake_mode for value in shown if isinstance(value, torch._subclasses.FakeTensor)}
+    return modes.pop() if len(modes) == 1 else nullcontext()

@@ -1,25 +1,29 @@
-"""A whole model without Python: kernels, which memory they get for which sizes, inputs and outputs.
+"""A graph after lowering and fusion: kernel calls, the allocations they get for which sizes, inputs and outputs.
 
-``bringup.export`` makes one and hands it to a target, with the constants' bytes; it holds no torch objects. All
-formulas are over the model's sizes, in the order of ``GraphProgram.sizes``.
+A Variant is what lowering and fusion make and what is bound to a device (structure.py, binding.py). A GraphProgram is a
+whole model: ``bringup.export`` makes one and hands it to a target, ``bringup.load`` reads one. Its variants are kernels
+and formulas alone; those of a compiled graph may have ordinary ops between the kernels, which no file holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from bringup.ir.index import Index
+from bringup.compile.kernels import ForeignKernel
+from bringup.driver import PlacementKind
+from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel
+from bringup.lowering.call import Memory as Memory
 
-#: ("tensor", n): constant n, or input n - len(constants); ("temporary", n): memory of the model's own.
-Memory: TypeAlias = tuple[str, int]
 Formulas: TypeAlias = tuple[Index, ...]
 #: bits: the argument itself; number: one of the variant's numbers; seed and offset: of that random call.
-Given: TypeAlias = tuple[Literal["bits", "number", "seed", "offset"], int]
+GivenKind: TypeAlias = Literal["bits", "number", "seed", "offset"]
+Given: TypeAlias = tuple[GivenKind, int]
 #: An input that is an integer instead of a tensor has this type.
 INTEGER = "integer"
+_ZERO = Int(0)
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,21 @@ class SizeSymbol:
 
 
 @dataclass(frozen=True)
-class InputSpec:
-    """A tensor that calls bring; strides are those that kernels expect."""
+class TensorSpec:
+    """An input, an output, or what an ordinary op takes or gives: its allocation, and how it lies there in elements.
 
-    name: str
+    ("tensor", n) is constant n, or input n - len(constants); ("temporary", n) memory of the model's own.
+    """
+
+    memory: Memory
     dtype: str
     shape: Formulas
     strides: Formulas
+    offset: Index = _ZERO
+    #: How a new storage is to lie over the partitions of the device.
+    placement: PlacementKind = PlacementKind.SINGLE
+    #: Of an input.
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,12 @@ class ConstantSpec:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch: allocations with the offset in elements of each buffer, the kernel's sizes and its numbers."""
+    """One launch: allocations with the offset in elements of each buffer, the kernel's sizes and its numbers.
 
-    kernel: int
+    A foreign kernel's buffers have no types: their offsets count bytes.
+    """
+
+    kernel: Kernel | ForeignKernel
     buffers: tuple[tuple[Memory, Index], ...]
     sizes: Formulas
     params: tuple[Given, ...]
@@ -74,30 +89,45 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
-class ResultSpec:
-    """An output tensor."""
+class EagerCall:
+    """A node that runs as an ordinary op: its arguments (with TensorSpecs and sizes among them) and what it gives."""
 
-    memory: Memory
-    dtype: str
-    shape: Formulas
-    strides: Formulas
-    offset: Index
+    name: str
+    target: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    #: A TensorSpec for each, or None.
+    results: tuple[Any, ...]
+    #: Why it is not a kernel.
+    reason: str
+    stack: str
+    #: How many random calls of the graph come before it.
+    draws: int = 0
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The model for all sizes that the guards describe: (relation, formula) compares the formula with 0 that way."""
+    """The graph for all sizes that the guards describe: (relation, formula) compares the formula with 0 that way.
+
+    In a file numbers are formulas, calls are kernels and results are tensors. In a compiled graph a number may also be
+    a 0-dim tensor on the CPU or PyTorch's expression of sizes, and a result anything that is no tensor.
+    """
 
     guards: tuple[tuple[str, Index], ...]
     #: (number, relation, value): the number compares with the value that way.
     number_guards: tuple[tuple[int, str, bool | int | float], ...]
-    numbers: Formulas
+    numbers: tuple[Any, ...]
     #: Bytes of each.
     temporaries: Formulas
-    calls: tuple[KernelCall, ...]
-    results: tuple[ResultSpec, ...]
+    calls: tuple[KernelCall | EagerCall, ...]
+    results: tuple[Any, ...]
     #: How many random calls it makes.
     draws: int = 0
+
+    @property
+    def kernel_calls(self) -> list[KernelCall]:
+        """Its launches."""
+        return [call for call in self.calls if isinstance(call, KernelCall)]
 
 
 @dataclass(frozen=True)
@@ -107,17 +137,25 @@ class GraphProgram:
 
     target: str
     sizes: tuple[SizeSymbol, ...]
-    inputs: tuple[InputSpec, ...]
+    inputs: tuple[TensorSpec, ...]
     constants: tuple[ConstantSpec, ...]
-    kernels: tuple[Kernel, ...]
     variants: tuple[Variant, ...]
     #: Names of the positional parameters.
-    parameters: tuple[str, ...]
-    takes: Any
-    gives: Any
+    parameters: tuple[str, ...] = ()
+    takes: Any = None
+    gives: Any = None
     updates: tuple[tuple[int, int], ...] = ()
     #: How many batch norms became part of weights, for reports. Files do not keep it.
     folded_norms: int = 0
+
+    @property
+    def kernels(self) -> tuple[Kernel | ForeignKernel, ...]:
+        """The kernels of its variants, each once."""
+        return tuple(dict.fromkeys(call.kernel for variant in self.variants for call in variant.kernel_calls))
+
+    def named(self, sizes: Sequence[int]) -> dict[str, int]:
+        """The sizes of a call by their names."""
+        return {size.name: number for size, number in zip(self.sizes, sizes)}
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

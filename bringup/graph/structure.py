@@ -1,32 +1,30 @@
-"""Steps with dynamic sizes, ready to be bound: every formula of a lowered and fused graph as one generated function."""
+"""A variant on a device, whose sizes are still open: kernels loaded, and every formula in two generated functions."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from bringup.compile.index_code import code_of
 from bringup.compile.kernels import ForeignKernel
 from bringup.compile.loader import Compiled
-from bringup.compile.rendering import target_of
-from bringup.driver import in_use
-from bringup.graph.fusion.steps import Decision, Opaque, Step
 from bringup.graph.lowered import LoweredGraph
 from bringup.graph.memory_plan import Life
-from bringup.graph.values import Memory
-from bringup.ir.dtypes import DType, bfloat16, float16, float64
+from bringup.graph.program import EagerCall, KernelCall, Memory, TensorSpec, Variant
+from bringup.graph.symbols import SYMBOLIC, evaluated
+from bringup.graph.variants import bits_of
+from bringup.ir.dtypes import DType
+from bringup.ir.index import Index, evaluate_sizes
 from bringup.ir.kernel import Kernel
-from bringup.lowering.call import Launch, Number
+from bringup.lowering.resolve import IMMEDIATE, OFFSET, SCALAR, SEED, measure_code
 from bringup.lowering.scalar_types import CODE_OF
-from bringup.lowering.symbolic import index_of
-from bringup.targets.target import FusionLimits
-
-_IMMEDIATE, _SCALAR, _SEED, _OFFSET = 0, 4, 5, 6  # as bringup/_C.pyi numbers arguments
+from bringup.lowering.symbolic import guard_code
 
 #: (device, kernels) → the kernels on the device, None for None.
 LoadAll = Callable[[int, "Sequence[Kernel | ForeignKernel | None]"], "list[Compiled | None]"]
+_KINDS = {"seed": SEED, "offset": OFFSET}
 
 
 @dataclass(frozen=True)
@@ -43,148 +41,135 @@ class FilledLaunch:
 
 @dataclass(frozen=True)
 class Filled:
-    """A graph for known sizes: launches by step (None for ordinary ops), bytes of allocations, results' sizes."""
+    """A variant for known sizes: launches by call (None for ordinary ops), bytes of temporaries, layouts of tensors."""
 
     launches: Sequence[FilledLaunch | None]
-    nbytes: dict[int, int]
-    #: For every Held that becomes a tensor, by its number: (shape, strides, offset).
+    nbytes: Sequence[int]
+    #: For every tensor that is seen outside of kernels: (shape, strides, offset).
     layouts: Sequence[tuple[tuple[int, ...], tuple[int, ...], int]]
 
 
-@dataclass(frozen=True)
 class GraphStructure:
-    """A graph whose sizes are still open: ``holds(v, s)`` are its guards, ``fill(v, s)`` makes everything of sizes."""
+    """A variant with its kernels on a device: ``holds(v, s)`` are its guards, ``fill(v, s)`` makes all else of sizes.
 
-    lowered: LoweredGraph
-    steps: Sequence[Step]
-    decisions: Sequence[Decision]
-    origins: Sequence[Sequence[int]]
+    ``sizes`` are the names of what calls decide, in the order of v; s are the numbers (``values``). ``lowered`` is the
+    graph that it comes from, if not from a file.
+    """
+
     holds: Callable[[Sequence[int], Sequence[Any]], bool]
     fill: Callable[[Sequence[int], Sequence[Any]], Filled]
-    #: Temporaries of the arena and when they live, in steps.
-    lives: dict[int, Life]
-    #: The kernel of each step on the device; None for a step that is no launch.
-    compiled: Sequence[Compiled | None]
+
+    def __init__(
+        self,
+        variant: Variant,
+        sizes: Sequence[str],
+        device: int,
+        load_all: LoadAll,
+        lowered: LoweredGraph | None = None,
+    ) -> None:
+        self.variant, self.device, self.lowered = variant, device, lowered
+        self.sizes = sizes
+        #: The kernel of each call on the device; None for an ordinary op.
+        self.compiled = load_all(device, [getattr(call, "kernel", None) for call in variant.calls])
+        eager = [call for call in variant.calls if isinstance(call, EagerCall)]
+        outside = _tensors([variant.results, variant.numbers, eager])
+        #: Every tensor that is seen outside of kernels: results, and arguments and results of ordinary ops.
+        self.tensors = list({id(tensor): tensor for tensor in outside}.values())
+        #: Temporaries of the arena and when they live, in calls.
+        self.lives = lives_of(variant, {tensor.memory for tensor in self.tensors})
+        guarded = {slot for slot, _, _ in variant.number_guards}
+        held = [number for slot, number in enumerate(variant.numbers) if slot in guarded]
+        #: Arguments of the graph that are 0-dim tensors on the CPU and whose value decided something.
+        self.guarded = [number.memory[1] for number in held if isinstance(number, TensorSpec)]
+        self.holds, self.fill = self._functions()
+
+    def values(self, sizes: Sequence[int], arguments: Mapping[int, Any]) -> list[Any]:
+        """The value of every number: formulas, and those arguments of the graph that are known; else None."""
+        if not self.variant.numbers:
+            return []
+        symbols = dict(zip(self.sizes, sizes))
+        return [
+            arguments.get(number.memory[1])
+            if isinstance(number, TensorSpec)
+            else evaluated(number, symbols)
+            if isinstance(number, SYMBOLIC)
+            else evaluate_sizes(number, symbols)
+            for number in self.variant.numbers
+        ]
+
+    def _functions(self) -> tuple[Any, Any]:
+        variant = self.variant
+        places = {name: f"v[{n}]" for n, name in enumerate(self.sizes)}
+        space: dict[str, Any] = {"bits_of": bits_of, "FilledLaunch": FilledLaunch, "Filled": Filled}
+
+        def code(index: Index) -> str:
+            return code_of(index, places)
+
+        def part(indices: Sequence[Index]) -> str:
+            return "(" + "".join(f"{code(index)}, " for index in indices) + ")"
+
+        lines = []
+        for call, loaded in zip(variant.calls, self.compiled):
+            if not isinstance(call, KernelCall) or loaded is None:
+                lines.append("None")
+                continue
+            kernel, offsets = call.kernel, [offset for _, offset in call.buffers]
+            if isinstance(kernel, Kernel):
+                offsets = [offset * buffer.dtype.size for buffer, offset in zip(kernel.buffers, offsets)]
+            addresses = [f"({memory!r}, {code(offset)})" for (memory, _), offset in zip(call.buffers, offsets)]
+            sizes = [code(size) for size in call.sizes]
+            arguments = [f"({IMMEDIATE}, {size}, 0)" for size in sizes]
+            for param, given in zip(kernel.params, call.params):
+                arguments.append(self._argument(param.dtype, *given, space))
+            measured = measure_code(kernel, loaded, sizes, code, space)
+            made = f"{loaded.handle}, {measured}, [{', '.join(addresses)}], [{', '.join(arguments)}]"
+            lines.append(f"FilledLaunch({made})")
+        nbytes = ", ".join(f"max(0, {code(formula)})" for formula in variant.temporaries)
+        layouts = [f"({part(t.shape)}, {part(t.strides)}, {code(t.offset)})" for t in self.tensors]
+        body = ",\n        ".join(lines)
+        source = (
+            f"def holds(v, s):\n    return {guard_code(variant.guards, variant.number_guards, code)}\n"
+            f"def fill(v, s):\n    return Filled([{body}], [{nbytes}], [{', '.join(layouts)}])\n"
+        )
+        exec(compile(source, "<plan of a graph>", "exec"), space)
+        return space["holds"], space["fill"]
+
+    def _argument(self, dtype: DType, kind: str, value: int, space: dict[str, Any]) -> str:
+        if kind != "number":
+            return f"({_KINDS.get(kind, IMMEDIATE)}, {value}, 0)"
+        if isinstance(self.variant.numbers[value], TensorSpec):
+            return f"({SCALAR}, {value}, {CODE_OF[dtype]})"
+        name = f"type{len(space)}"
+        space[name] = dtype
+        return f"({IMMEDIATE}, bits_of(s[{value}], {name}), 0)"
 
 
-def bits_of(value: bool | int | float, dtype: DType) -> int:
-    """A number as the 8 bytes of a kernel's argument.
-
-    >>> from bringup.ir.dtypes import float32, int32
-    >>> hex(bits_of(1.0, float32)), bits_of(-1, int32) == 2**64 - 1
-    ('0x3f800000', True)
-    """
-    if dtype is float64:
-        return int(struct.unpack("<Q", struct.pack("<d", float(value)))[0])
-    if dtype.is_float:
-        if dtype in (float16, bfloat16):
-            value = _rounded(float(value), dtype)
-        return int(struct.unpack("<I", _float32_bytes(float(value)))[0])
-    whole = int(bool(value)) if dtype.name == "bool" else int(value)
-    return whole & 0xFFFFFFFFFFFFFFFF
+def serving(
+    structures: Iterable[GraphStructure], sizes: Sequence[int], arguments: Mapping[int, Any] = MappingProxyType({})
+) -> tuple[GraphStructure, list[Any]] | None:
+    """The structure whose guards some sizes, and numbers among the arguments, answer, and what its numbers are."""
+    for structure in structures:
+        values = structure.values(sizes, arguments)
+        if structure.holds(sizes, values):
+            return structure, values
+    return None
 
 
-def _float32_bytes(value: float) -> bytes:
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        return bytes(np.float32(value).tobytes())
-
-
-def _rounded(value: float, dtype: DType) -> float:
-    import torch
-
-    return float(torch.tensor(value, dtype=torch.float16 if dtype is float16 else torch.bfloat16).item())
-
-
-def touched(step: Step) -> set[Memory]:
-    """The allocations that a step reads or writes."""
-    if isinstance(step, Opaque):
-        return set(step.reads | step.writes)
-    return {tensor.memory for tensor in step.buffers}
-
-
-def lives_of(steps: Sequence[Step], apart: set[Memory]) -> dict[int, Life]:
-    """When each temporary is needed; those that are no part of the arena are left out."""
+def lives_of(variant: Variant, apart: set[Memory]) -> dict[int, Life]:
+    """When each temporary is needed; those that are tensors of their own are no part of the arena."""
     lives: dict[int, Life] = {}
-    for n, step in enumerate(steps):
-        for memory in touched(step):
+    for n, call in enumerate(variant.calls):
+        for memory, _ in call.buffers if isinstance(call, KernelCall) else ():
             if memory[0] == "temporary" and memory not in apart:
                 lives[memory[1]] = Life(lives[memory[1]].first if memory[1] in lives else n, n)
     return lives
 
 
-def limits_of(device: int) -> FusionLimits:
-    """What fused kernels of a device may be."""
-    return target_of(in_use.driver_of(device).driver).limits
-
-
-def structure_of(lowered: LoweredGraph, load_all: LoadAll, limits: FusionLimits | None) -> GraphStructure:
-    """Fuses within limits (None: not at all), compiles and generates the functions that fill a plan in."""
-    if limits is not None:
-        from bringup.graph.fusion import fuse_steps
-
-        fused = fuse_steps(lowered.steps, lowered.kept, limits, lowered.symbols.ranges)
-        steps, decisions, origins = fused.steps, fused.decisions, fused.origins
-    else:
-        steps, decisions = tuple(lowered.steps), ()
-        origins = tuple((n,) for n in range(len(steps)))
-    device = lowered.call.device
-    compiled = load_all(device, [step.kernel if isinstance(step, Launch) else None for step in steps])
-    trace = lowered.call.trace
-    places = {name: f"v[{n}]" for n, name in enumerate(trace.symbols)}
-
-    def code(number: Any) -> str:
-        return code_of(index_of(number), places)
-
-    space: dict[str, Any] = {"bits_of": bits_of, "FilledLaunch": FilledLaunch, "Filled": Filled}
-    lines = []
-    for n, step in enumerate(steps):
-        loaded = compiled[n]
-        if not isinstance(step, Launch) or loaded is None:
-            lines.append("None")
-            continue
-        addresses = [f"({t.memory!r}, {code(t.offset * t.dtype.size)})" for t in step.buffers]
-        sizes = [code(size) for size in step.sizes]
-        arguments = [f"({_IMMEDIATE}, {size}, 0)" for size in sizes]
-        for param, given in zip(step.kernel.params, step.params):
-            arguments.append(_argument(param.dtype, given, lowered, space))
-        if isinstance(step.kernel, ForeignKernel):
-            kernel = step.kernel
-            measured = ", ".join(code_of(i, places) for i in (kernel.units, kernel.flops, kernel.bytes))
-        else:
-            space[f"measure{n}"] = loaded.measure
-            measured = f"*measure{n}({', '.join(sizes)})"
-        lines.append(f"FilledLaunch({loaded.handle}, {measured}, [{', '.join(addresses)}], [{', '.join(arguments)}])")
-    nbytes = ", ".join(f"{n}: max(0, {code(t.numel * t.dtype.size)})" for n, t in enumerate(lowered.call.temporaries))
-    layouts = []
-    for held in lowered.held():
-        parts = [_tuple(map(code, held.shape)), _tuple(map(code, held.strides)), code(held.offset)]
-        layouts.append(f"({', '.join(parts)})")
-    body = ",\n        ".join(lines)
-    source = (
-        f"def holds(v, s):\n    return {trace.guard_code(lambda index: code_of(index, places))}\n"
-        f"def fill(v, s):\n    return Filled([{body}], {{{nbytes}}}, [{', '.join(layouts)}])\n"
-    )
-    exec(compile(source, "<plan of a graph>", "exec"), space)
-    lives = lives_of(steps, lowered.kept)
-    return GraphStructure(lowered, steps, decisions, origins, space["holds"], space["fill"], lives, compiled)
-
-
-def _tuple(parts: Any) -> str:
-    return "(" + "".join(f"{part}, " for part in parts) + ")"
-
-
-def _argument(dtype: DType, given: Number | str | int, lowered: LoweredGraph, space: dict[str, Any]) -> str:
-    if isinstance(given, Number):
-        if given.slot < 0:
-            return f"({_IMMEDIATE}, {bits_of(given.value, dtype)}, 0)"
-        if lowered.numbers[given.slot].held is None:
-            name = f"type{len(space)}"
-            space[name] = dtype
-            return f"({_IMMEDIATE}, bits_of(s[{given.slot}], {name}), 0)"
-        return f"({_SCALAR}, {given.slot}, {CODE_OF[dtype]})"
-    if isinstance(given, int):
-        return f"({_IMMEDIATE}, {given}, 0)"
-    what, _, number = given.partition(":")
-    return f"({_SEED if what == 'seed' else _OFFSET}, {number or 0}, 0)"
+def _tensors(tree: Any) -> Iterator[TensorSpec]:
+    if isinstance(tree, TensorSpec):
+        yield tree
+    elif isinstance(tree, EagerCall):
+        yield from _tensors([tree.args, tree.kwargs, tree.results])
+    elif isinstance(tree, (list, tuple, dict)):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(part)

@@ -53,11 +53,7 @@ def bind_sizes(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 
 
 def param_values(kernel: Kernel, params: Mapping[str, Number] | None) -> dict[str, Array]:
-    """The scalar arguments in their declared types.
-
-    >>> param_values(Kernel("k"), None)
-    {}
-    """
+    """The scalar arguments in their declared types."""
     given = params or {}
     missing = [p.name for p in kernel.params if p.name not in given]
     if missing:

@@ -67,22 +67,6 @@ def unary(op: str, x: Array, dtype: DType) -> Array:
     return result if UNARY[op].returns_bool else round_values(result, dtype)
 
 
-def _add(a: Array, b: Array) -> Array:
-    return a | b if a.dtype == np.bool_ else a + b
-
-
-def _multiply(a: Array, b: Array) -> Array:
-    return a & b if a.dtype == np.bool_ else a * b
-
-
-def _smaller(a: Array, b: Array) -> Array:
-    return np.where((a < b) | (a != a), a, b)
-
-
-def _larger(a: Array, b: Array) -> Array:
-    return np.where((a > b) | (a != a), a, b)
-
-
 def _integer_floor(a: Array, b: Array) -> tuple[Array, Array]:
     """Quotient and remainder, rounded down; by 0: all bits set and the dividend; by -1: without overflow."""
     odd = (b == 0) | (b == -1) if b.dtype.kind == "i" else b == 0
@@ -144,16 +128,16 @@ def _integer_power(a: Array, b: Array) -> Array:
 
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": _add,
+    "add": lambda a, b: a | b if a.dtype == np.bool_ else a + b,
     "sub": np.subtract,
-    "mul": _multiply,
+    "mul": lambda a, b: a & b if a.dtype == np.bool_ else a * b,
     "div": np.divide,
     "floordiv": _floordiv,
     "truncdiv": lambda a, b: _integer_trunc(a, b)[0],
     "remainder": _remainder,
     "fmod": lambda a, b: np.fmod(a, b) if a.dtype.kind == "f" else _integer_trunc(a, b)[1],
-    "min": _smaller,
-    "max": _larger,
+    "min": lambda a, b: np.where((a < b) | (a != a), a, b),
+    "max": lambda a, b: np.where((a > b) | (a != a), a, b),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bringup.ir.dtypes import DType, float32, float64, int32
-from bringup.ir.expr import Binary, Cast, Const, Expr, Load
-from bringup.ir.guards import index_of
-from bringup.ir.index import AxisVar, Bounded, Index, Int, atoms, coefficient, multiply
-from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Store
+from bringup.ir.expr import Cast, Const, Expr, Load
+from bringup.ir.guards import comparison, conjuncts
+from bringup.ir.index import AxisVar, Bounded, Index, Int, atoms, coefficient
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Store, offset_of
 from bringup.ir.walk import Substitution, indices_of, subexpressions
 
 
@@ -116,30 +116,6 @@ def axes_used(kernel: Kernel, expr: Expr) -> set[str]:
     return found
 
 
-def extent_of(axes: tuple[Axis, ...] | tuple[Dimension, ...]) -> Index:
-    """The product of the extents.
-
-    >>> extent_of((Axis("i", Int(3)), Axis("j", Int(4))))
-    Int(value=12)
-    """
-    total: Index = Int(1)
-    for axis in axes:
-        total = multiply(total, axis.extent)
-    return total
-
-
-def offset_of(buffer: Buffer, indices: tuple[Index, ...]) -> Index:
-    """The element offset of a place.
-
-    >>> offset_of(Buffer("x", float32, (Int(2), Int(3)), (Int(3), Int(1)), "in"), (AxisVar("i"), AxisVar("j"))).key
-    "Sum(terms=(((AxisVar(name='i'),), 3), ((AxisVar(name='j'),), 1)))"
-    """
-    total: Index = Int(0)
-    for index, stride in zip(indices, buffer.strides):
-        total = total + index * stride
-    return total
-
-
 def steps_of(index: Index, axes: tuple[Axis, ...]) -> tuple[tuple[Index, ...], Index] | None:
     """(steps, base) with index = base + Σ position × step over the axes; None if it is not affine in them.
 
@@ -181,16 +157,8 @@ def _guard_terms(guard: Expr | None) -> tuple[Index, ...] | None:
     """The guard as indices that must all be ≥ 0; None if it says anything else."""
     if guard is None:
         return ()
-    if not isinstance(guard, Binary):
-        return None
-    if guard.op in ("and", "mul"):
-        a, b = _guard_terms(guard.a), _guard_terms(guard.b)
-        return None if a is None or b is None else a + b
-    x, y = index_of(guard.a), index_of(guard.b)
-    if x is None or y is None:
-        return None
-    terms = {"lt": (y - x - 1,), "le": (y - x,), "gt": (x - y - 1,), "ge": (x - y,), "eq": (x - y, y - x)}
-    return terms.get(guard.op)
+    parts = [comparison(part) for part in conjuncts(guard)]
+    return tuple(term for terms in parts for term in terms) if all(parts) else None
 
 
 def _affine(kernel: Kernel, expr: Expr, axes: tuple[Axis, ...], k: tuple[Axis, ...], dtype: DType) -> Affine | None:
@@ -237,11 +205,7 @@ def _epilogue_fits(kernel: Kernel, block: Block) -> bool:
 
 
 def recognise(kernel: Kernel, types: tuple[DType, ...] = (float32, float64)) -> Form | None:
-    """The kernel as a packed contraction whose sum has one of some types, or None.
-
-    >>> recognise(Kernel("nothing")) is None
-    True
-    """
+    """The kernel as a packed contraction whose sum has one of some types, or None."""
     at = next((at for at, stmt in enumerate(kernel.body) if isinstance(stmt, Contract)), None)
     if at is None or kernel.locals:
         return None
@@ -279,10 +243,6 @@ def recognise(kernel: Kernel, types: tuple[DType, ...] = (float32, float64)) -> 
 
 
 def is_packed(kernel: Kernel) -> bool:
-    """True if a kernel is a contraction whose factors can be packed from where they lie.
-
-    >>> is_packed(Kernel("nothing"))
-    False
-    """
+    """True if a kernel is a contraction whose factors can be packed from where they lie."""
     form = recognise(kernel)
     return form is not None and form.rows.affine is not None and form.columns.affine is not None

@@ -9,14 +9,14 @@ CostNumbers(flops=10, transcendentals=0, read=40, written=40)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bringup.ir.expr import Binary, Expr, Fma, Load, Unary
-from bringup.ir.index import AxisVar, Index, Int, as_index, axes_in, evaluate_sizes, minimum
-from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Loop, Reduce, Scan, Stmt, Store
+from bringup.ir.index import AxisVar, Index, Int, as_index, evaluate_sizes, minimum
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Loop, Reduce, Scan, Stmt, Store, extent_of
 from bringup.ir.ops import BINARY, UNARY
-from bringup.ir.walk import Substitution, bridges, indices_of, operands, subexpressions
+from bringup.ir.walk import Substitution, axes_inside, operands, own_values, subexpressions
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,6 @@ class Cost:
         """The numbers for some sizes."""
         formulas = (self.flops, self.transcendentals, self.read, self.written)
         return CostNumbers(*(evaluate_sizes(formula, sizes) for formula in formulas))
-
-
-def _product(axes: Iterable[Axis]) -> Index:
-    total = as_index(1)
-    for axis in axes:
-        total = total * axis.extent
-    return total
 
 
 @dataclass
@@ -90,15 +83,15 @@ class _Meter:
         if not isinstance(buffer, Buffer):
             return
         extents = {axis.name: axis.extent for axis in axes}
-        inside = [sorted(_axes_inside(index)) for index in indices]
+        inside = [sorted(axes_inside(index)) for index in indices]
         order = {name: at for at, name in enumerate(dict.fromkeys(n for names in inside for n in names))}
         rename = {name: AxisVar(f"{at}:{extents[name].key}") for name, at in order.items()}
         form = tuple(Substitution(axes=rename).index(index) for index in indices)
         per_dimension = as_index(1)
         for names, extent in zip(inside, buffer.shape):
-            steps = _product(Axis(n, extents[n]) for n in names)
+            steps = extent_of(Axis(n, extents[n]) for n in names)
             per_dimension = per_dimension * (steps if len(names) <= 1 else minimum(steps, extent))
-        every = _product(Axis(n, extents[n]) for n in order)
+        every = extent_of(Axis(n, extents[n]) for n in order)
         table.setdefault(name, {})[form] = minimum(every, per_dimension)
 
     def block(self, block: Block, axes: tuple[Axis, ...]) -> None:
@@ -106,12 +99,11 @@ class _Meter:
             self.stmt(stmt, axes)
 
     def stmt(self, stmt: Stmt, axes: tuple[Axis, ...]) -> None:
-        times = _product(axes)
+        times = extent_of(axes)
         if isinstance(stmt, Let):
             self.value(stmt.value, axes, times)
         elif isinstance(stmt, Store):
-            bridged = [bridge.value for index in stmt.indices for bridge in bridges(index)]
-            for expr in (*bridged, stmt.value, *([] if stmt.guard is None else [stmt.guard])):
+            for expr in own_values(stmt):
                 self.value(expr, axes, times)
             self.touch(self.written, stmt.buffer, stmt.indices, axes)
             if stmt.combine is not None:
@@ -121,24 +113,24 @@ class _Meter:
         elif isinstance(stmt, Contract):
             inner = axes + stmt.axes
             for expr in (stmt.a, stmt.b):
-                self.value(expr, inner, _product(inner))
+                self.value(expr, inner, extent_of(inner))
             extra = as_index(stmt.lanes - 1)
             if stmt.init is not None:
                 self.value(stmt.init, axes, times)
                 extra = extra + (1 if stmt.lanes > 1 else 0)
             if stmt.dtype.is_float:
-                self.flops = self.flops + _product(inner) * 2 + times * extra
+                self.flops = self.flops + extent_of(inner) * 2 + times * extra
         else:
             for init in stmt.inits:
                 self.value(init, axes, times)
             inner = axes + (stmt.axes if isinstance(stmt, Reduce) else (stmt.axis,))
             self.block(stmt.body, inner)
             for value in stmt.updates if isinstance(stmt, Loop) else stmt.values:
-                self.value(value, inner, _product(inner))
+                self.value(value, inner, extent_of(inner))
             if not isinstance(stmt, Loop):
                 merges = stmt.lanes - 1 if isinstance(stmt, Reduce) else 0
                 for result in stmt.combine.results:
-                    self.value(result, inner, _product(inner) + times * merges)
+                    self.value(result, inner, extent_of(inner) + times * merges)
             if isinstance(stmt, Scan):
                 self.block(stmt.then, inner)
 
@@ -149,27 +141,13 @@ class _Meter:
             if forms:
                 elements = sum(forms.values(), as_index(0))
                 if len(forms) > 1:
-                    elements = minimum(elements, _product(Axis("", extent) for extent in buffer.shape))
+                    elements = minimum(elements, extent_of(Axis("", extent) for extent in buffer.shape))
                 total = total + elements * buffer.dtype.size
         return total
 
 
-def _axes_inside(index: Index) -> set[str]:
-    """The axes an index depends on, also through values."""
-    found = axes_in(index)
-    for bridge in bridges(index):
-        for part in subexpressions(bridge.value):
-            for inner in indices_of(part):
-                found |= _axes_inside(inner)
-    return found
-
-
 def cost(kernel: Kernel) -> Cost:
-    """The cost of one launch.
-
-    >>> cost(Kernel("nothing")).flops
-    Int(value=0)
-    """
+    """The cost of one launch."""
     meter = _Meter(kernel)
     meter.block(kernel.body, kernel.axes)
     scratch = sum(local.nbytes for local in kernel.locals)

@@ -28,6 +28,14 @@ def _no_operator(sign: str, instead: str) -> Callable[..., Expr]:
     return refuse
 
 
+def _operator(op: str) -> Callable[[Expr, ExprLike], Expr]:
+    return lambda self, other: Binary(op, self, self._lift(other))
+
+
+def _reflected(op: str) -> Callable[[Expr, Number], Expr]:
+    return lambda self, other: Binary(op, self._lift(other), self)
+
+
 class Expr:
     """A value; the subclasses say which. Arithmetic operators take numbers too, as constants of the same type."""
 
@@ -47,35 +55,12 @@ class Expr:
     def _lift(self, other: ExprLike) -> Expr:
         return other if isinstance(other, Expr) else const(other, self.dtype)
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return Binary("add", self, self._lift(other))
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return Binary("sub", self, self._lift(other))
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return Binary("mul", self, self._lift(other))
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return Binary("div", self, self._lift(other))
-
-    def __radd__(self, other: Number) -> Expr:
-        return Binary("add", self._lift(other), self)
-
-    def __rsub__(self, other: Number) -> Expr:
-        return Binary("sub", self._lift(other), self)
-
-    def __rmul__(self, other: Number) -> Expr:
-        return Binary("mul", self._lift(other), self)
-
-    def __rtruediv__(self, other: Number) -> Expr:
-        return Binary("div", self._lift(other), self)
-
-    def __and__(self, other: ExprLike) -> Expr:
-        return Binary("and", self, self._lift(other))
-
-    def __or__(self, other: ExprLike) -> Expr:
-        return Binary("or", self, self._lift(other))
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __and__, __or__ = _operator("and"), _operator("or")
+    __lt__, __le__, __gt__, __ge__ = _operator("lt"), _operator("le"), _operator("gt"), _operator("ge")
 
     def __neg__(self) -> Expr:
         return Unary("neg", self)
@@ -83,30 +68,24 @@ class Expr:
     def __invert__(self) -> Expr:
         return Unary("not", self)
 
-    def __lt__(self, other: ExprLike) -> Expr:
-        return Binary("lt", self, self._lift(other))
 
-    def __le__(self, other: ExprLike) -> Expr:
-        return Binary("le", self, self._lift(other))
+class _Typed(Expr):
+    """A value that says its type."""
 
-    def __gt__(self, other: ExprLike) -> Expr:
-        return Binary("gt", self, self._lift(other))
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return Binary("ge", self, self._lift(other))
-
-
-@dataclass(frozen=True)
-class Const(Expr):
-    """A constant by its bits, so that -0.0 is not 0.0 and a NaN equals itself; built by ``const``."""
-
-    bits: int
     type: DType
 
     @property
     def dtype(self) -> DType:
-        """The type it was written in."""
+        """The type it says."""
         return self.type
+
+
+@dataclass(frozen=True)
+class Const(_Typed):
+    """A constant by its bits, so that -0.0 is not 0.0 and a NaN equals itself; built by ``const``."""
+
+    bits: int
+    type: DType
 
     @cached_property
     def value(self) -> Number:
@@ -115,29 +94,19 @@ class Const(Expr):
 
 
 @dataclass(frozen=True)
-class Param(Expr):
+class Param(_Typed):
     """A scalar argument of the launch."""
 
     name: str
     type: DType
 
-    @property
-    def dtype(self) -> DType:
-        """The declared type."""
-        return self.type
-
 
 @dataclass(frozen=True)
-class Name(Expr):
+class Name(_Typed):
     """A value that a statement bound: Let, Reduce, Scan, Loop, Contract, or a side of a combine."""
 
     name: str
     type: DType
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the bound value."""
-        return self.type
 
 
 @dataclass(frozen=True)
@@ -153,7 +122,7 @@ class IndexValue(Expr):
 
 
 @dataclass(frozen=True)
-class Load(Expr):
+class Load(_Typed):
     """An element of a buffer or Local. With a guard, memory is touched only where it holds; elsewhere ``other``."""
 
     buffer: str
@@ -161,11 +130,6 @@ class Load(Expr):
     type: DType
     guard: Expr | None = None
     other: Expr | None = None
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the buffer."""
-        return self.type
 
 
 @dataclass(frozen=True)
@@ -224,7 +188,7 @@ class Where(Expr):
 
 
 @dataclass(frozen=True)
-class Cast(Expr):
+class Cast(_Typed):
     """A conversion.
 
     To bool: x != 0. Integer to integer: the low bits. Integer or float64 to a half: by way of float32. Float to
@@ -236,14 +200,9 @@ class Cast(Expr):
     x: Expr
     type: DType
 
-    @property
-    def dtype(self) -> DType:
-        """The target type."""
-        return self.type
-
 
 @dataclass(frozen=True)
-class Bits(Expr):
+class Bits(_Typed):
     """The bits of a value as another type of the same size: float32 with 32-bit integers, float64 with 64-bit ones.
 
     A NaN has the bits of the quiet NaN 0x7fc00000 (0x7ff8000000000000).
@@ -251,11 +210,6 @@ class Bits(Expr):
 
     x: Expr
     type: DType
-
-    @property
-    def dtype(self) -> DType:
-        """The target type."""
-        return self.type
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,13 @@ def index_of(expr: Expr) -> Index | None:
     return None
 
 
+def conjuncts(guard: Expr) -> list[Expr]:
+    """The parts that must all hold."""
+    if isinstance(guard, Binary) and guard.op in ("and", "mul"):
+        return conjuncts(guard.a) + conjuncts(guard.b)
+    return [guard]
+
+
 def guard_facts(guard: Expr | None) -> tuple[Index, ...]:
     """Indices that are ≥ 0 wherever the guard holds; parts that say nothing about indices are passed over.
 
@@ -28,22 +35,18 @@ def guard_facts(guard: Expr | None) -> tuple[Index, ...]:
     >>> guard_facts(Binary("lt", IndexValue(AxisVar("i")), IndexValue(Size("n")))) == (Size("n") - AxisVar("i") - 1,)
     True
     """
+    return () if guard is None else tuple(fact for part in conjuncts(guard) for fact in comparison(part))
+
+
+def comparison(guard: Expr) -> tuple[Index, ...]:
+    """Indices that are ≥ 0 where a comparison of indices holds; none if it is not one."""
     if not isinstance(guard, Binary):
         return ()
-    if guard.op in ("and", "mul"):
-        return guard_facts(guard.a) + guard_facts(guard.b)
     a, b = index_of(guard.a), index_of(guard.b)
     if a is None or b is None:
         return ()
-    if guard.op == "lt":
-        return (b - a - 1,)
-    if guard.op == "le":
-        return (b - a,)
-    if guard.op == "gt":
-        return (a - b - 1,)
-    if guard.op == "ge":
-        return (a - b,)
-    return (a - b, b - a) if guard.op == "eq" else ()
+    terms = {"lt": (b - a - 1,), "le": (b - a,), "gt": (a - b - 1,), "ge": (a - b,), "eq": (a - b, b - a)}
+    return terms.get(guard.op, ())
 
 
 def within(index: Index, extent: Index) -> Expr:

@@ -86,35 +86,27 @@ class Sum(Index):
 
 
 @dataclass(frozen=True)
-class FloorDiv(Index):
+class OfTwo(Index):
+    """An operation on two indices; the subclasses say which."""
+
+    a: Index
+    b: Index
+
+
+class FloorDiv(OfTwo):
     """a // b, rounded down; built by ``floor_divide``."""
 
-    a: Index
-    b: Index
 
-
-@dataclass(frozen=True)
-class Mod(Index):
+class Mod(OfTwo):
     """a % b, in 0 … b - 1; built by ``modulo``."""
 
-    a: Index
-    b: Index
 
-
-@dataclass(frozen=True)
-class Min(Index):
+class Min(OfTwo):
     """The smaller of two."""
 
-    a: Index
-    b: Index
 
-
-@dataclass(frozen=True)
-class Max(Index):
+class Max(OfTwo):
     """The larger of two."""
-
-    a: Index
-    b: Index
 
 
 class Bounded(Index):
@@ -266,6 +258,15 @@ def maximum(a: IndexLike, b: IndexLike) -> Index:
     return (a if difference.value >= 0 else b) if isinstance(difference, Int) else Max(a, b)
 
 
+#: The function that makes the canonical form of each operation.
+MAKERS: dict[type[OfTwo], Callable[[Index, Index], Index]] = {
+    FloorDiv: floor_divide,
+    Mod: modulo,
+    Min: minimum,
+    Max: maximum,
+}
+
+
 def rebuild(index: Index, leaf: Callable[[Index], Index]) -> Index:
     """The same index with each axis, size and bounded value replaced by ``leaf`` of it.
 
@@ -280,14 +281,8 @@ def rebuild(index: Index, leaf: Callable[[Index], Index]) -> Index:
             return index
         products = (reduce(multiply, [new[f] for f in factors], as_index(value)) for factors, value in index.terms)
         return reduce(add, products, as_index(0))
-    if isinstance(index, FloorDiv):
-        return floor_divide(rebuild(index.a, leaf), rebuild(index.b, leaf))
-    if isinstance(index, Mod):
-        return modulo(rebuild(index.a, leaf), rebuild(index.b, leaf))
-    if isinstance(index, Min):
-        return minimum(rebuild(index.a, leaf), rebuild(index.b, leaf))
-    if isinstance(index, Max):
-        return maximum(rebuild(index.a, leaf), rebuild(index.b, leaf))
+    if isinstance(index, OfTwo):
+        return MAKERS[type(index)](rebuild(index.a, leaf), rebuild(index.b, leaf))
     return leaf(index)
 
 
@@ -320,7 +315,7 @@ def atoms(index: Index) -> Iterator[Index]:
         for factors, _ in index.terms:
             for factor in factors:
                 yield from atoms(factor)
-    elif isinstance(index, (FloorDiv, Mod, Min, Max)):
+    elif isinstance(index, OfTwo):
         yield from atoms(index.a)
         yield from atoms(index.b)
     elif not isinstance(index, Int):
@@ -372,7 +367,7 @@ def evaluate(index: Index, leaf: Callable[[Index], Any]) -> Any:
                 product = product * known[factor]
             total = total + product
         return total
-    if isinstance(index, (FloorDiv, Mod, Min, Max)):
+    if isinstance(index, OfTwo):
         a, b = evaluate(index.a, leaf), evaluate(index.b, leaf)
         if isinstance(index, FloorDiv):
             return a // b

@@ -12,24 +12,10 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from bringup.ir.index import (
-    FloorDiv,
-    Index,
-    Int,
-    Max,
-    Min,
-    Mod,
-    Size,
-    Sum,
-    floor_divide,
-    from_terms,
-    maximum,
-    minimum,
-    modulo,
-)
+from bringup.ir.index import MAKERS, FloorDiv, Index, Int, Max, Min, Mod, OfTwo, Size, Sum, from_terms
 
-_OPERATORS: dict[str, Any] = {"//": floor_divide, "%": modulo, "min": minimum, "max": maximum}
-_SIGNS = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
+_SIGNS: dict[type[OfTwo], str] = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
+_OPERATORS = {sign: MAKERS[kind] for kind, sign in _SIGNS.items()}
 #: Formulas of lowerings nest 6 deep; the generated function that evaluates one must stay in Python's limits.
 MAX_DEPTH = 32
 MAX_TERMS = 4096
@@ -52,7 +38,7 @@ def to_json(index: Index) -> Any:
         return index.name
     if isinstance(index, Sum):
         return ["+", *([value, *map(to_json, factors)] for factors, value in index.terms)]
-    assert isinstance(index, (FloorDiv, Mod, Min, Max)), f"{index} is no formula over sizes"
+    assert isinstance(index, OfTwo), f"{index} is no formula over sizes"
     return [_SIGNS[type(index)], to_json(index.a), to_json(index.b)]
 
 
@@ -82,10 +68,9 @@ def from_json(value: Any, sizes: Container[str], depth: int = MAX_DEPTH) -> Inde
         raise BadFormula(f"no operator of two operands: {str(value[0])[:40]!r}")
     a, b = (from_json(part, sizes, depth - 1) for part in value[1:])
     try:
-        made: Index = operator(a, b)
+        return operator(a, b)
     except ZeroDivisionError as error:
         raise BadFormula("a division by 0") from error
-    return made
 
 
 def _number(value: int) -> int:

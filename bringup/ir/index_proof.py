@@ -271,11 +271,8 @@ def _factors_of_product(index: Index) -> list[str]:
     if len(terms) != 1 or min(terms.values()) < 0:
         return []
     (factors,) = terms
-    return [factor.name for factor in factors if isinstance(factor, Size)] if _all_sizes(factors) else []
-
-
-def _all_sizes(factors: tuple[Index, ...]) -> bool:
-    return all(isinstance(factor, Size) for factor in factors)
+    sizes = [factor.name for factor in factors if isinstance(factor, Size)]
+    return sizes if len(sizes) == len(factors) else []
 
 
 def _shorter(a: Index, b: Index) -> bool:

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bringup.ir.expr import AsIndex
-from bringup.ir.index import (
-    AxisVar,
-    Index,
-    Int,
-    Mod,
-    as_index,
-    atoms,
-    axes_in,
-    coefficient,
-    floor_divide,
-    substitute,
-)
+from bringup.ir.index import AxisVar, Index, Int, Mod, as_index, atoms, axes_in, coefficient, floor_divide, substitute
 from bringup.ir.index_proof import Facts
 
 

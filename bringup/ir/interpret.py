@@ -377,10 +377,7 @@ def run(
     sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Number] | None = None,
 ) -> None:
-    """Runs a kernel on NumPy arrays in place; bfloat16 arrays are uint16. An index out of range is an IndexError.
-
-    >>> run(Kernel("nothing"), {})
-    """
+    """Runs a kernel on NumPy arrays in place; bfloat16 arrays are uint16. An index out of range is an IndexError."""
     machine = _Machine(kernel, buffers, bind_sizes(kernel, buffers, sizes), param_values(kernel, params))
     with np.errstate(all="ignore"):
         machine.run()

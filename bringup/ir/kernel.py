@@ -18,7 +18,8 @@ Every name in a kernel is bound once. Buffers of role ``in`` are not written dur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -54,8 +55,23 @@ class SizeRange:
     high: int | None = None
 
 
+class _Elements:
+    """What buffers and Locals have in common."""
+
+    name: str
+    dtype: DType
+
+    def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
+        """A Load of one element."""
+        return self.at(*(indices if isinstance(indices, tuple) else (indices,)))
+
+    def at(self, *indices: IndexLike) -> Load:
+        """A Load of one element; for indices that come in parts: ``x.at(*outer, j)``."""
+        return Load(self.name, tuple(as_index(index) for index in indices), self.dtype)
+
+
 @dataclass(frozen=True)
-class Buffer:
+class Buffer(_Elements):
     """A tensor in device memory. Strides count elements; they lay the tensor out and change no meaning."""
 
     name: str
@@ -64,38 +80,24 @@ class Buffer:
     strides: tuple[Index, ...]
     role: Role
 
-    def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
-        """A Load of one element."""
-        return self.at(*(indices if isinstance(indices, tuple) else (indices,)))
-
-    def at(self, *indices: IndexLike) -> Load:
-        """A Load of one element; for indices that come in parts: ``x.at(*outer, j)``."""
-        return Load(self.name, tuple(as_index(index) for index in indices), self.dtype)
-
 
 @dataclass(frozen=True)
-class Local:
+class Local(_Elements):
     """Scratch of one grid point, of a constant size."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
 
-    def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
-        """A Load of one element."""
-        return self.at(*(indices if isinstance(indices, tuple) else (indices,)))
-
-    def at(self, *indices: IndexLike) -> Load:
-        """A Load of one element; for indices that come in parts: ``x.at(*outer, j)``."""
-        return Load(self.name, tuple(as_index(index) for index in indices), self.dtype)
+    @property
+    def strides(self) -> tuple[Index, ...]:
+        """It is contiguous."""
+        return _dense(self.shape)
 
     @property
     def nbytes(self) -> int:
         """What it occupies."""
-        size = self.dtype.size
-        for extent in self.shape:
-            size *= extent
-        return size
+        return math.prod(self.shape, start=self.dtype.size)
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,32 @@ class Kernel:
         """The buffers, then the Locals."""
         return self.buffers + self.locals
 
+    @property
+    def written(self) -> frozenset[str]:
+        """The memory that it writes, by name."""
+        return frozenset(stmt.buffer for stmt in statements(self.body) if isinstance(stmt, Store))
+
+
+def offset_of(memory: Buffer | Local, indices: tuple[Index, ...]) -> Index:
+    """The offset of an element, in elements.
+
+    >>> offset_of(Local("t", None, (2, 3)), (Int(1), Int(2)))
+    Int(value=5)
+    """
+    return sum((index * stride for index, stride in zip(indices, memory.strides)), as_index(0))
+
+
+def extent_of(axes: Iterable[Axis]) -> Index:
+    """The number of positions on all axes together.
+
+    >>> extent_of((Axis("i", Int(3)), Axis("j", Int(4))))
+    Int(value=12)
+    """
+    total: Index = Int(1)
+    for axis in axes:
+        total = total * axis.extent
+    return total
+
 
 def statements(block: Block) -> Iterator[Stmt]:
     """Every statement of a block and of the blocks inside, in text order.
@@ -290,12 +318,16 @@ def dense(name: str, dtype: DType, shape: tuple[IndexLike, ...], role: Role) -> 
     >>> dense("y", None, (Size("n"), Size("m")), "out").strides
     (Size(name='m'), Int(value=1))
     """
+    return Buffer(name, dtype, tuple(as_index(extent) for extent in shape), _dense(shape), role)
+
+
+def _dense(shape: Sequence[IndexLike]) -> tuple[Index, ...]:
     strides: list[Index] = []
     step: Index = Int(1)
     for extent in reversed(shape):
         strides.insert(0, step)
         step = step * extent
-    return Buffer(name, dtype, tuple(as_index(extent) for extent in shape), tuple(strides), role)
+    return tuple(strides)
 
 
 def strided(name: str, dtype: DType, shape: tuple[IndexLike, ...], role: Role) -> Buffer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NoReturn, cast
+from collections.abc import Callable
+from typing import Literal, NoReturn, TypeVar, cast
 
 from bringup.ir.dtypes import DTYPES, DType
 from bringup.ir.expr import (
@@ -28,6 +29,7 @@ from bringup.ir.ops import BINARY, INFIX, UNARY
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\w+|\.\.|->|//|<=|>=|==|!=|[-+*/%<>=&|^()\[\]{},:]|(\S)")
 _BY_SIGN = {sign: op for op, sign in INFIX.items()}
 END = "the end"
+_Item = TypeVar("_Item")
 
 
 class ParseError(ValueError):
@@ -99,11 +101,15 @@ class ValueParser:
 
     def names(self) -> tuple[str, ...]:
         """Passes names in parentheses."""
-        self.expect("(")
+        return self.listed("(", self.name, ")")
+
+    def listed(self, first: str, item: Callable[[], _Item], last: str) -> tuple[_Item, ...]:
+        """Passes items with commas between them, and what stands around them."""
+        self.expect(first)
         found = []
-        while not self.accept(")"):
-            found.append(self.name())
-            if self.token != ")":
+        while not self.accept(last):
+            found.append(item())
+            if self.token != last:
                 self.expect(",")
         return tuple(found)
 
@@ -161,25 +167,13 @@ class ValueParser:
 
     def indices(self) -> tuple[Index, ...]:
         """Passes indices in brackets."""
-        self.expect("[")
-        found = []
-        while not self.accept("]"):
-            found.append(self.index())
-            if self.token != "]":
-                self.expect(",")
-        return tuple(found)
+        return self.listed("[", self.index, "]")
 
     # values
 
     def exprs(self) -> tuple[Expr, ...]:
         """Passes values in parentheses."""
-        self.expect("(")
-        found = []
-        while not self.accept(")"):
-            found.append(self.expr())
-            if self.token != ")":
-                self.expect(",")
-        return tuple(found)
+        return self.listed("(", self.expr, ")")
 
     def expr(self) -> Expr:
         """Passes a value."""

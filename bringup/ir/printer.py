@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from bringup.ir.expr import (
-    AsIndex,
-    Binary,
-    Bits,
-    Cast,
-    Const,
-    Expr,
-    Fma,
-    IndexValue,
-    Load,
-    Name,
-    Param,
-    Philox,
-    Unary,
-    Where,
-)
+from bringup.ir.expr import AsIndex, Binary, Bits, Cast, Const, Expr, IndexValue, Load, Name, Param, Philox, Unary
 from bringup.ir.index import AxisVar, FloorDiv, Index, Int, Max, Min, Mod, Size, Sum
 from bringup.ir.kernel import Axis, Block, Combine, Contract, Kernel, Let, Loop, Reduce, Scan, SizeRange, Stmt, Store
 from bringup.ir.ops import INFIX
+from bringup.ir.walk import operands
 
 
 def index_text(index: Index) -> str:
@@ -79,22 +65,17 @@ def expr_text(expr: Expr) -> str:
             return place
         guard = "" if expr.guard is None else f" if {expr_text(expr.guard)}"
         return f"({place}{guard}{'' if expr.other is None else f' else {expr_text(expr.other)}'})"
-    if isinstance(expr, Unary):
-        return f"{expr.op}({expr_text(expr.x)})"
-    if isinstance(expr, Binary):
-        if expr.op in INFIX:
-            return f"({expr_text(expr.a)} {INFIX[expr.op]} {expr_text(expr.b)})"
-        return f"{expr.op}({expr_text(expr.a)}, {expr_text(expr.b)})"
-    if isinstance(expr, Fma):
-        return f"fma({_list((expr.a, expr.b, expr.c))})"
-    if isinstance(expr, Where):
-        return f"where({_list((expr.condition, expr.yes, expr.no))})"
-    if isinstance(expr, Cast):
-        return f"{expr.type.name}({expr_text(expr.x)})"
-    if isinstance(expr, Bits):
-        return f"bits_{expr.type.name}({expr_text(expr.x)})"
-    assert isinstance(expr, Philox)
-    return f"philox{expr.bits}({_list((expr.seed, expr.offset, expr.counter))})"
+    if isinstance(expr, Binary) and expr.op in INFIX:
+        return f"({expr_text(expr.a)} {INFIX[expr.op]} {expr_text(expr.b)})"
+    return f"{_function(expr)}({_list(operands(expr))})"
+
+
+def _function(expr: Expr) -> str:
+    if isinstance(expr, (Unary, Binary)):
+        return expr.op
+    if isinstance(expr, (Cast, Bits)):
+        return f"{'bits_' if isinstance(expr, Bits) else ''}{expr.type.name}"
+    return f"philox{expr.bits}" if isinstance(expr, Philox) else type(expr).__name__.lower()
 
 
 def _axes(axes: tuple[Axis, ...]) -> str:
@@ -163,11 +144,7 @@ def _size(size: SizeRange) -> str:
 
 
 def kernel_lines(kernel: Kernel) -> Lines:
-    """The lines of a kernel, each with the statement it belongs to.
-
-    >>> kernel_lines(Kernel("nothing"))[0]
-    ('kernel nothing', None)
-    """
+    """The lines of a kernel, each with the statement it belongs to."""
     head = [_size(size) for size in kernel.sizes]
     head += [f"param {param.name}: {param.dtype.name}" for param in kernel.params]
     for buffer in kernel.buffers:

@@ -38,7 +38,7 @@ def bound_names(kernel: Kernel) -> set[str]:
 
 @dataclass
 class _Sharer:
-    written: set[str]
+    written: frozenset[str]
     taken: set[str]
     count: int = 0
 
@@ -148,11 +148,6 @@ class _Sharer:
 
 
 def share(kernel: Kernel) -> Kernel:
-    """The kernel with a Let for each value that a block computes more than once.
-
-    >>> share(Kernel("nothing")) == Kernel("nothing")
-    True
-    """
-    written = {stmt.buffer for stmt in statements(kernel.body) if isinstance(stmt, Store)}
-    body, _ = _Sharer(written, bound_names(kernel)).block(kernel.body)
+    """The kernel with a Let for each value that a block computes more than once."""
+    body, _ = _Sharer(kernel.written, bound_names(kernel)).block(kernel.body)
     return replace(kernel, body=body)

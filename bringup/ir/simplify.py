@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from bringup.ir.dtypes import boolean, int64
 from bringup.ir.expr import AsIndex, Binary, Const, Expr, IndexValue, Load, Name, Param, const
-from bringup.ir.fold_values import fold_value
+from bringup.ir.fold_values import fold_value, may_raise
 from bringup.ir.guards import index_of
 from bringup.ir.index import Index, Int, rebuild
 from bringup.ir.index_proof import Facts
-from bringup.ir.kernel import Axis, Block, Contract, Kernel, Let, Loop, Reduce, Scan, Stmt, Store, binds, statements
+from bringup.ir.kernel import Axis, Block, Kernel, Let, Loop, Reduce, Scan, Stmt, Store, axes_of, binds, statements
 from bringup.ir.share import share
-from bringup.ir.walk import Substitution, all_values, bridges, indices_of, own_values, rewrite, subexpressions
+from bringup.ir.walk import Substitution, all_values, own_values, rewrite, rewrite_inside
 
 
 class _Folder:
@@ -78,9 +78,6 @@ class _Folder:
             return None
         return const(yes, boolean) if yes or no else None
 
-    def values(self, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(self.value(expr) for expr in exprs)
-
     def block(self, block: Block) -> Block:
         return tuple(new for stmt in block for new in self.stmt(stmt))
 
@@ -99,28 +96,13 @@ class _Folder:
                 guard = None if guard.value else guard
             indices = tuple(self.index(index) for index in stmt.indices)
             return (replace(stmt, indices=indices, value=self.value(stmt.value), guard=guard),)
-        if isinstance(stmt, Contract):
-            inner = self.inside(stmt.axes)
-            init = None if stmt.init is None else self.value(stmt.init)
-            return (replace(stmt, a=inner.value(stmt.a), b=inner.value(stmt.b), init=init),)
-        if isinstance(stmt, Loop):
-            inits = self.values(stmt.inits)
-            inner = self.inside((stmt.axis,))
-            body = inner.block(stmt.body)
-            return (replace(stmt, inits=inits, body=body, updates=inner.values(stmt.updates)),)
-        inner = self.inside(stmt.axes if isinstance(stmt, Reduce) else (stmt.axis,))
-        inits, body = self.values(stmt.inits), inner.block(stmt.body)
-        combine = replace(stmt.combine, results=self.values(stmt.combine.results))
-        values = inner.values(stmt.values)
-        if isinstance(stmt, Reduce):
-            return (replace(stmt, inits=inits, body=body, values=values, combine=combine),)
-        return (replace(stmt, inits=inits, body=body, values=values, combine=combine, then=inner.block(stmt.then)),)
+        inner = self.inside(axes_of(stmt))
+        return (rewrite_inside(stmt, self.value, inner.value, inner.block),)
 
 
 def _checks(stmt: Stmt) -> bool:
     """True if a statement may raise an IndexError: then it is not dead."""
-    parts = [part for value in own_values(stmt) for part in subexpressions(value)]
-    return any(bridge.mode != "skip" for part in parts for index in indices_of(part) for bridge in bridges(index))
+    return any(may_raise(value) for value in own_values(stmt))
 
 
 def _without_dead(kernel: Kernel) -> Kernel:
@@ -147,17 +129,13 @@ def _without_dead(kernel: Kernel) -> Kernel:
                 kept.append(stmt)
         return tuple(kept)
 
-    body = clean(kernel.body)
-    stored = {stmt.buffer for stmt in statements(body) if isinstance(stmt, Store)}
-    return replace(kernel, body=body, locals=tuple(x for x in kernel.locals if x.name in stored | loaded))
+    kernel = replace(kernel, body=clean(kernel.body))
+    touched = kernel.written | loaded
+    return replace(kernel, locals=tuple(x for x in kernel.locals if x.name in touched))
 
 
 def simplify(kernel: Kernel) -> Kernel:
-    """The same kernel, shorter; the interpreter gives the same bits for both. Signature and names of axes stay.
-
-    >>> simplify(Kernel("nothing")) == Kernel("nothing")
-    True
-    """
+    """The same kernel, shorter; the interpreter gives the same bits for both. Signature and names of axes stay."""
     facts = Facts(sizes={size.name: (size.low, size.high) for size in kernel.sizes})
     facts = facts.with_axes({axis.name: axis.extent for axis in kernel.axes})
     outputs = frozenset(buffer.name for buffer in kernel.buffers if buffer.role == "out")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Name
@@ -36,34 +36,16 @@ inf nan strides philox32 philox64"""
 _RESERVED = frozenset(_WORDS.split()) | frozenset(UNARY) | frozenset(BINARY)
 
 
-@dataclass
-class _Names:
-    """Names of the whole kernel: each is bound once."""
-
-    kernel: Kernel
-    seen: set[str] = field(default_factory=set)
-
-    def bind(self, names: Iterable[str], stmt: Stmt | None) -> None:
-        for name in names:
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
-                raise VerifyError(self.kernel, stmt, "name", f"{name!r} is no name (or a word of the language)")
-            if name in self.seen:
-                raise VerifyError(self.kernel, stmt, "name", f"{name} is bound twice")
-            self.seen.add(name)
-
-
 class _Verifier:
     def __init__(self, kernel: Kernel, local_limit: int):
         self.kernel = kernel
         self.local_limit = local_limit
-        self.names = _Names(kernel)
+        self.seen: set[str] = set()
         self.written: set[str] = set()
 
     def run(self) -> None:
         kernel = self.kernel
-        self.names.bind([size.name for size in kernel.sizes], None)
-        self.names.bind([param.name for param in kernel.params], None)
-        self.names.bind([memory.name for memory in kernel.memories], None)
+        self.declare([declared.name for declared in (*kernel.sizes, *kernel.params, *kernel.memories)], None)
         sizes = {size.name: (size.low, size.high) for size in kernel.sizes}
         scope = Scope(kernel, Facts(sizes=sizes))
         for buffer in kernel.buffers:
@@ -77,6 +59,15 @@ class _Verifier:
         silent = [b.name for b in kernel.buffers if b.role == "out" and b.name not in self.written]
         if silent:
             raise VerifyError(kernel, None, "role", f"{', '.join(silent)} is an output that nothing is stored to")
+
+    def declare(self, names: Iterable[str], stmt: Stmt | None) -> None:
+        """Names of the whole kernel: each is bound once."""
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+                raise VerifyError(self.kernel, stmt, "name", f"{name!r} is no name (or a word of the language)")
+            if name in self.seen:
+                raise VerifyError(self.kernel, stmt, "name", f"{name} is bound twice")
+            self.seen.add(name)
 
     def check_locals(self) -> None:
         for local in self.kernel.locals:
@@ -96,7 +87,7 @@ class _Verifier:
 
     def open(self, axes: tuple[Axis, ...], scope: Scope, stmt: Stmt | None, kinds: tuple[AxisKind, ...]) -> Scope:
         """The scope inside axes."""
-        self.names.bind([axis.name for axis in axes], stmt)
+        self.declare([axis.name for axis in axes], stmt)
         for axis in axes:
             if axis.kind not in kinds:
                 text = f"axis {axis.name} is {axis.kind}, here it must be {' or '.join(kinds)}"
@@ -123,7 +114,7 @@ class _Verifier:
             self.fold(stmt, scope)
 
     def bind(self, names: tuple[str, ...], dtypes: Iterable[DType], scope: Scope) -> None:
-        self.names.bind(names, scope.stmt)
+        self.declare(names, scope.stmt)
         scope.names.update(zip(names, dtypes))
 
     def store(self, stmt: Store, scope: Scope) -> None:
@@ -216,8 +207,5 @@ class _Verifier:
 
 
 def verify(kernel: Kernel, local_limit: int = DEFAULT_LOCAL_LIMIT) -> None:
-    """Raises VerifyError, which shows the kernel and marks the line, unless every rule is proved to hold.
-
-    >>> verify(Kernel("nothing"))
-    """
+    """Raises VerifyError, which shows the kernel and marks the line, unless every rule is proved to hold."""
     _Verifier(kernel, local_limit).run()

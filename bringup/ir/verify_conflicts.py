@@ -61,10 +61,7 @@ def _apart(kernel: Kernel, a: _Access, b: _Access) -> bool:
 
 
 def check_conflicts(kernel: Kernel) -> None:
-    """Raises VerifyError for a unique store that is not proved unique, and for reads and writes that may meet.
-
-    >>> check_conflicts(Kernel("nothing"))
-    """
+    """Raises VerifyError for a unique store that is not proved unique, and for reads and writes that may meet."""
     found: list[_Access] = []
     _accesses(kernel.body, kernel.axes, found)
     stores = [access for access in found if access.store]

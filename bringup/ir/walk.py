@@ -21,20 +21,8 @@ from bringup.ir.expr import (
     Unary,
     Where,
 )
-from bringup.ir.index import AxisVar, Index, Size, atoms, rebuild
-from bringup.ir.kernel import (
-    Axis,
-    Block,
-    Combine,
-    Contract,
-    Let,
-    Loop,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    blocks_of,
-)
+from bringup.ir.index import AxisVar, Index, Size, atoms, axes_in, rebuild
+from bringup.ir.kernel import Axis, Block, Contract, Let, Loop, Reduce, Scan, Stmt, Store, blocks_of, statements
 
 
 def operands(expr: Expr) -> tuple[Expr, ...]:
@@ -77,6 +65,16 @@ def bridges(index: Index) -> list[AsIndex]:
     []
     """
     return [atom for atom in atoms(index) if isinstance(atom, AsIndex)]
+
+
+def axes_inside(index: Index) -> set[str]:
+    """The axes that an index depends on, also through values taken as indices.
+
+    >>> axes_inside(AsIndex(IndexValue(AxisVar("i")), Size("n"), "check") + 1)
+    {'i'}
+    """
+    inner = (i for bridge in bridges(index) for part in subexpressions(bridge.value) for i in indices_of(part))
+    return axes_in(index).union(*map(axes_inside, inner))
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
@@ -127,6 +125,27 @@ def rewrite(expr: Expr, value: Callable[[Expr], Expr], index: Callable[[Index], 
     return expr
 
 
+def rewrite_inside(
+    stmt: Reduce | Scan | Loop | Contract,
+    outside: Callable[[Expr], Expr],
+    inside: Callable[[Expr], Expr],
+    block: Callable[[Block], Block],
+) -> Reduce | Scan | Loop | Contract:
+    """The same statement with its values and blocks replaced, in the order in which they run; ``inside`` replaces what
+    is evaluated at each position of its axes."""
+    if isinstance(stmt, Contract):
+        init = None if stmt.init is None else outside(stmt.init)
+        return replace(stmt, init=init, a=inside(stmt.a), b=inside(stmt.b))
+    inits, body = tuple(map(outside, stmt.inits)), block(stmt.body)
+    if isinstance(stmt, Loop):
+        return replace(stmt, inits=inits, body=body, updates=tuple(map(inside, stmt.updates)))
+    values = tuple(map(inside, stmt.values))
+    combine = replace(stmt.combine, results=tuple(map(outside, stmt.combine.results)))
+    if isinstance(stmt, Reduce):
+        return replace(stmt, inits=inits, body=body, values=values, combine=combine)
+    return replace(stmt, inits=inits, body=body, values=values, combine=combine, then=block(stmt.then))
+
+
 def own_values(stmt: Stmt) -> tuple[Expr, ...]:
     """The values that a statement itself holds (not its inner blocks), without those inside indices.
 
@@ -147,16 +166,21 @@ def own_values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def all_values(block: Block) -> Iterator[Expr]:
-    """Every value of a block, inner ones included.
-
-    >>> list(all_values(()))
-    []
-    """
+    """Every value of a block, inner ones included."""
     for stmt in block:
         for expr in own_values(stmt):
             yield from subexpressions(expr)
         for inner in blocks_of(stmt):
             yield from all_values(inner)
+
+
+def accesses(block: Block) -> Iterator[tuple[str, tuple[Index, ...]]]:
+    """Every load and store of a block: the buffer and the indices."""
+    for stmt in statements(block):
+        for value in own_values(stmt):
+            yield from ((part.buffer, part.indices) for part in subexpressions(value) if isinstance(part, Load))
+        if isinstance(stmt, Store):
+            yield stmt.buffer, stmt.indices
 
 
 @dataclass(frozen=True)
@@ -225,8 +249,8 @@ class Substitution:
     def _bound(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(self.binders.get(name, name) for name in names)
 
-    def _combine(self, combine: Combine) -> Combine:
-        return Combine(self._bound(combine.left), self._bound(combine.right), self.values(combine.results))
+    def _axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(self.axis(axis) for axis in axes)
 
     def block(self, block: Block) -> Block:
         """The replaced statements."""
@@ -240,40 +264,12 @@ class Substitution:
             buffer, indices = self._accessed(stmt.buffer, stmt.indices)
             guard = None if stmt.guard is None else self.value(stmt.guard)
             return Store(buffer, indices, self.value(stmt.value), stmt.mode, stmt.combine, guard)
-        if isinstance(stmt, Contract):
-            return replace(
-                stmt,
-                name=self._bound((stmt.name,))[0],
-                axes=tuple(self.axis(axis) for axis in stmt.axes),
-                a=self.value(stmt.a),
-                b=self.value(stmt.b),
-                init=None if stmt.init is None else self.value(stmt.init),
-            )
-        if isinstance(stmt, Loop):
-            return Loop(
-                self.axis(stmt.axis),
-                self.block(stmt.body),
-                self._bound(stmt.carried),
-                self.values(stmt.inits),
-                self.values(stmt.updates),
-            )
-        if isinstance(stmt, Reduce):
-            return replace(
-                stmt,
-                names=self._bound(stmt.names),
-                axes=tuple(self.axis(axis) for axis in stmt.axes),
-                body=self.block(stmt.body),
-                values=self.values(stmt.values),
-                inits=self.values(stmt.inits),
-                combine=self._combine(stmt.combine),
-            )
-        return replace(
-            stmt,
-            names=self._bound(stmt.names),
-            axis=self.axis(stmt.axis),
-            body=self.block(stmt.body),
-            values=self.values(stmt.values),
-            inits=self.values(stmt.inits),
-            combine=self._combine(stmt.combine),
-            then=self.block(stmt.then),
-        )
+        new = rewrite_inside(stmt, self.value, self.value, self.block)
+        if isinstance(new, Contract):
+            return replace(new, name=self._bound((new.name,))[0], axes=self._axes(new.axes))
+        if isinstance(new, Loop):
+            return replace(new, axis=self.axis(new.axis), carried=self._bound(new.carried))
+        combine = replace(new.combine, left=self._bound(new.combine.left), right=self._bound(new.combine.right))
+        if isinstance(new, Reduce):
+            return replace(new, names=self._bound(new.names), axes=self._axes(new.axes), combine=combine)
+        return replace(new, names=self._bound(new.names), axis=self.axis(new.axis), combine=combine)

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from bringup import debug
-from bringup.graph.host_contents import moved
-from bringup.jit.cpu_tensors import for_cpu_tensors
+from bringup.graph.host_contents import brought_back, moved
 from bringup.jit.replay import Replay
 
 Compiled: TypeAlias = Callable[..., Sequence[Tensor]]
@@ -39,6 +38,16 @@ def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: in
     make = _with_context(_compiled, replay, "is not compiled for")
     call = _with_context(make(module, replay), replay, "failed on")
     return for_cpu_tensors(call, device) if on_cpu else call
+
+
+def for_cpu_tensors(function: Compiled, device: torch.device) -> Compiled:
+    """``function`` on the device, with arguments and results on the CPU."""
+
+    def call(*tensors: Tensor) -> list[Tensor]:
+        there = [moved(tensor, device) for tensor in tensors]
+        return brought_back(function(*there), there, tensors)
+
+    return call
 
 
 def _traced(replay: Replay) -> GraphModule:
@@ -77,7 +86,7 @@ def _draws(node: torch.fx.Node) -> bool:
 def _compiled(module: GraphModule, replay: Replay) -> Compiled:
     """The traced graph on the device, without the outputs that are inputs or one another."""
     from bringup.graph.compile.backend import compile_fx_graph
-    from bringup.lowering import install
+    from bringup.lowering.install import compiler_for
 
     placeholders = {node: n for n, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     (end,) = module.graph.find_nodes(op="output")
@@ -88,7 +97,7 @@ def _compiled(module: GraphModule, replay: Replay) -> Compiled:
     end.args = (tuple(computed),)
     module.recompile()
     run: Compiled = module  # a driver with a library of ops and no compiler
-    if install.active:
+    if compiler_for(replay.device.index) is not None:
         run = compile_fx_graph(module)
 
     def call(*tensors: Tensor) -> list[Tensor]:

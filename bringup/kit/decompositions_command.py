@@ -1,9 +1,8 @@
-"""``bringup decompositions``: which ops a traced graph is rid of before it is lowered, by whom, and why."""
+"""``bringup decompositions``: which ops of a traced graph are decomposed before it is lowered, by whom, and why."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,10 +12,12 @@ from typing import Annotated
 
 import typer
 
+from bringup.kit.terminal import fail, markdown_table, print_table
+
 
 @dataclass(frozen=True)
 class Decomposed:
-    """An overload that graphs are rid of."""
+    """An overload that is decomposed in graphs."""
 
     op: str
     by: str
@@ -38,12 +39,12 @@ def decomposition_rows() -> list[Decomposed]:
         if not name.startswith("aten::"):
             continue
         why = ["has a lowering for single calls" if name in LOWERINGS or name in GRAPH_LOWERINGS else "no lowering"]
-        if overload in OWN:
+        if name in OWN:
             theirs = "computes it differently" if overload in decomposition_table else "has no decomposition"
             why.append(f"PyTorch {theirs}")
         elif overload._can_decompose():
             why.append("made of other ops in eager PyTorch, too")
-        rows.append(Decomposed(name, "bringup" if overload in OWN else "PyTorch", ", ".join(why)))
+        rows.append(Decomposed(name, "bringup" if name in OWN else "PyTorch", ", ".join(why)))
     return sorted(rows, key=lambda row: (row.op.lower(), row.op))
 
 
@@ -88,9 +89,7 @@ def markdown(rows: Sequence[Decomposed], torch_version: str) -> str:
         "",
         f"{summary(rows)}.",
         "",
-        "| op | by | why |",
-        "|---|---|---|",
-        *[f"| `{row.op.removeprefix('aten::')}` | {row.by} | {row.why} |" for row in rows],
+        markdown_table(("op", "by", "why"), [(f"`{row.op.removeprefix('aten::')}`", row.by, row.why) for row in rows]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,15 +99,14 @@ def decompositions(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     page: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write the page there.")] = None,
 ) -> None:
-    """Show the ops that torch.compile's graphs are rid of before they are lowered: by whom, and why."""
+    """Show the ops that are decomposed in torch.compile's graphs before these are lowered: by whom, and why."""
     import torch
 
     rows = decomposition_rows()
     if op is not None:
         rows = matching(rows, op)
         if not rows:
-            print(f"bringup decompositions: no op that is taken apart matches {op!r}", file=sys.stderr)
-            raise typer.Exit(2)
+            fail("decompositions", f"no op that is taken apart matches {op!r}")
     if as_json:
         print(json.dumps({"count": len(rows), "ops": [asdict(row) for row in rows]}, indent=1))
         return
@@ -116,12 +114,5 @@ def decompositions(
         page.write_text(markdown(rows, torch.__version__.split("+")[0]), encoding="utf-8")
         print(f"written: {page}")
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("op", "by", "why")
-        table.columns[0].no_wrap = True
-        for row in rows:
-            table.add_row(row.op.removeprefix("aten::"), row.by, row.why)
-        Console(markup=False, highlight=False).print(table)
+        print_table(("op", "by", "why"), [(row.op.removeprefix("aten::"), row.by, row.why) for row in rows])
     print(summary(rows))

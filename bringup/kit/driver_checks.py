@@ -1,8 +1,8 @@
 """Checks of a driver that need no torch: is memory memory, do copies copy, do streams and events keep order?
 
 Each check is a small function whose docstring is its meaning (``driver_checks_memory.py``, ``…_streams.py``,
-``…_kernels.py``, ``…_limits.py``). It runs on a thread of its own with a time limit: a hang is a failure, and the run
-goes on.
+``…_kernels.py``, ``…_optional.py``, ``…_limits.py``). It runs on a thread of its own with a time limit: a hang is a
+failure, and the run goes on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Check:
 
 
 #: The files of checks, in the order they run: after a leak was shown by using up the memory nothing else can run.
-_PARTS = ("memory", "streams", "kernels", "limits")
+_PARTS = ("memory", "streams", "kernels", "optional", "limits")
 _HERE = Path(__file__).parent
 CHECKS: list[Check] = []
 #: Host buffers of runs that failed: work the driver still has queued may touch them.

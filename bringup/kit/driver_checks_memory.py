@@ -23,6 +23,10 @@ _TOGETHER = (
         "event_destroy",
     ),
     ("host_alloc", "host_free"),
+    ("host_register", "host_unregister"),
+    ("event_export", "event_import"),
+    ("graph_begin", "graph_end", "graph_launch", "graph_destroy"),
+    ("trace_start", "trace_stop", "trace_read"),
     ("ipc_export", "ipc_import", "ipc_close"),
 )
 

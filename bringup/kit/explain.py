@@ -15,8 +15,8 @@ from bringup.compile.kernels import KernelRecord
 from bringup.driver import in_use
 from bringup.ir.cost import CostNumbers
 from bringup.kit.op_table import device_table
-from bringup.lowering import install
 from bringup.lowering.call import Launch
+from bringup.lowering.install import compiler_for
 from bringup.lowering.observation import CallRecord
 from bringup.lowering.symbolic import hint_of
 
@@ -78,7 +78,7 @@ def _needed(kernel: KernelRecord) -> dict[str, float]:
 
 
 def spent_on_watching(records: Sequence[CallRecord]) -> float:
-    """Seconds that a call which nobody watches does not take."""
+    """Returns the seconds that an unobserved call does not take."""
     there = [kernel for record in records for kernel in record.kernels if kernel.origin != "compiled"]
     return sum(sum(kernel.seconds.values()) - sum(_needed(kernel).values()) for kernel in there)
 
@@ -104,7 +104,7 @@ class _Watch(TorchDispatchMode):
 
 
 def explain(code: str, index: int) -> list[OpCall]:
-    """Runs code with a device as the default one, and tells of every op that reached it.
+    """Runs code with a device as the default one; returns every op that reached it.
 
     The code is run as ``python -c`` would: it can do whatever its writer can. An expression or statements; ``torch``,
     ``nn`` and ``F`` are there.
@@ -132,14 +132,14 @@ def explain(code: str, index: int) -> list[OpCall]:
         calls.append(call)
         return result
 
-    resolver = install.active[0] if install.active else None
-    if resolver is not None:
-        resolver.observers.append(inside.append)
+    compiler = compiler_for(index)
+    if compiler is not None:
+        compiler.observers.append(inside.append)
     try:
         run_watched(program, device, first_time)
     finally:
-        if resolver is not None:
-            resolver.observers.remove(inside.append)
+        if compiler is not None:
+            compiler.observers.remove(inside.append)
     for _ in range(WARM_RUNS):
         times: list[tuple[str, float]] = []
 
@@ -151,7 +151,7 @@ def explain(code: str, index: int) -> list[OpCall]:
             return result
 
         run_watched(program, device, again)
-        if [name for name, _ in times] == [call.op for call in calls]:  # code that takes other ways tells nothing
+        if [name for name, _ in times] == [call.op for call in calls]:  # else the code took another path: no times
             for call, (_, seconds) in zip(calls, times):
                 call.warm = min(call.warm, seconds)
     return calls
@@ -190,4 +190,4 @@ def _described(value: Any) -> str:
 
 
 def _fallback_calls() -> int:
-    return sum(row["calls"] for row in _C.ledger())
+    return sum(calls for _, _, calls, *_ in _C.ledger())

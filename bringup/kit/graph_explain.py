@@ -1,6 +1,7 @@
-"""What became of a graph, as plain data: nodes, the steps they run in, kernels, why fused or not, and who lives where.
+"""What became of a graph, as plain data: nodes, the steps they run in, kernels, why fused or not, and the memory plan.
 
-Made of a compiled graph by ``graph_explain_telling``; shown by ``graph_explain_text`` and ``graph_page``.
+Made from a compiled graph by ``graph_explain_collect``; shown by ``graph_explain_text`` and ``graph_page``, which share
+the rows of their tables.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bringup.graph.fusion.steps import Memory
-from bringup.kit.graph_explain_units import readable_bytes, readable_seconds
+from bringup.kit.terminal import readable_bytes, readable_count, readable_seconds, shortened
+
+_NAME = 26  # characters of a node where several share a line
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class NodeStory:
 
 @dataclass(frozen=True)
 class TensorStory:
-    """A memory of the graph. ``offset`` is its place in the arena, None for tensors of their own; ``first`` and
+    """An allocation of the graph. ``offset`` is its place in the arena, None for tensors of their own; ``first`` and
     ``last`` are the steps that touch it first and last."""
 
     name: str
@@ -58,6 +61,11 @@ class StepStory:
     written: int = 0
     seconds: float | None = None
 
+    @property
+    def time(self) -> str:
+        """Its time; empty where it was not measured."""
+        return "" if self.seconds is None else readable_seconds(self.seconds)
+
 
 @dataclass(frozen=True)
 class KernelStory:
@@ -78,10 +86,17 @@ class Reason:
     rule: str
     pairs: tuple[tuple[str, str], ...]
 
+    def row(self, most: int) -> tuple[str, str, str, str]:
+        """(why, rule, how many pairs, which: at most so many)."""
+        short = [(shortened(a, _NAME), shortened(b, _NAME)) for a, b in self.pairs[:most]]
+        shown = ", ".join(f"inside {a}" if a == b else f"{a} → {b}" for a, b in short)
+        more = len(self.pairs) - len(short)
+        return self.text, self.rule, str(len(self.pairs)), shown + (f", and {more} more" if more else "")
+
 
 @dataclass(frozen=True)
 class GraphStory:
-    """Everything that is told of one graph."""
+    """Everything that is shown of one graph."""
 
     title: str
     device: str
@@ -97,7 +112,7 @@ class GraphStory:
 
     @property
     def ordinary(self) -> list[StepStory]:
-        """The steps that are no kernels."""
+        """The steps that run without a kernel."""
         return [step for step in self.steps if step.kernel is None]
 
     @property
@@ -109,6 +124,31 @@ class GraphStory:
     def alive(self) -> list[int]:
         """Bytes of the arena that are in use at each step."""
         return [sum(t.nbytes for t in self.in_arena if t.first <= n <= t.last) for n in range(len(self.steps))]
+
+    def becomes(self, node: NodeStory) -> str:
+        """What a node is now, in few words."""
+        if node.fate != "kernel":
+            return {"op": "ordinary op", "input": node.op}.get(node.fate, node.fate)
+        kernels = dict.fromkeys(self.steps[step].kernel for step in node.steps)
+        return f"kernel {', '.join(map(str, kernels))}"
+
+    def costs(self, kernel: KernelStory) -> tuple[str, str, str, str, float]:
+        """(flops, bytes, flops per byte, time) of a kernel's launches as text, and the time in seconds."""
+        steps = [self.steps[number] for number in kernel.steps]
+        flops, moved = sum(step.flops for step in steps), sum(step.read + step.written for step in steps)
+        times = [step.seconds for step in steps if step.seconds is not None]
+        shown = readable_seconds(sum(times)) if times else ""
+        ratio = f"{flops / moved:.2f}" if moved else ""
+        return readable_count(flops), readable_bytes(moved), ratio, shown, sum(times)
+
+    def memory(self) -> str:
+        """The sizes of the memory plan in a line."""
+        apart = sum(tensor.nbytes for tensor in self.tensors.values() if tensor.kind in ("result", "own"))
+        return (
+            f"Arena {readable_bytes(self.arena)}; most alive at one step (the bound) {readable_bytes(self.bound)}; "
+            f"sum of temporaries {readable_bytes(self.total)}; tensors of their own (results, and what ordinary ops "
+            f"touch) {readable_bytes(apart)}"
+        )
 
     def summary(self) -> str:
         """The graph in a line."""

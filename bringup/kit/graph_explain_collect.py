@@ -1,4 +1,4 @@
-"""Tells the story of a compiled graph that has run: which node became what, by the names of the model."""
+"""Collects what became of a compiled graph that has run: which node became what, by the names of the model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from bringup.compile.rendering import rendered, target_of
 from bringup.driver.in_use import driver_of
 from bringup.graph.compile.compiled import CompiledGraph
 from bringup.graph.fusion.steps import Decision, Memory, Opaque, Step
-from bringup.graph.lowered import CONSTANTS, LoweredGraph, op_name
-from bringup.graph.values import Held
+from bringup.graph.lowered import CONSTANTS, Held, op_name
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.kit.graph_explain import GraphStory, KernelStory, NodeStory, Reason, StepStory, TensorStory
-from bringup.kit.graph_explain_units import readable_bytes
+from bringup.kit.terminal import readable_bytes
 from bringup.lowering.call import Launch
 from bringup.lowering.symbolic import hint_of
 
@@ -66,12 +65,12 @@ def is_tangent(node: Node) -> bool:
 
 
 def explained(graph: CompiledGraph, title: str, named: InputNames, seconds: Sequence[float | None] = ()) -> GraphStory:
-    """Tells of a graph that has run; ``seconds`` is the time of each step."""
-    return _Telling(graph, named, seconds).story(title)
+    """Describes a graph that has run; ``seconds`` is the time of each step."""
+    return _Collection(graph, named, seconds).story(title)
 
 
 @dataclass
-class _Telling:
+class _Collection:
     graph: CompiledGraph
     named: InputNames
     seconds: Sequence[float | None]
@@ -80,19 +79,21 @@ class _Telling:
     def __post_init__(self) -> None:
         self.binding = next(reversed(self.graph.bindings.values()))
         self.structure = self.binding.structure
-        self.lowered: LoweredGraph = self.structure.lowered
+        assert self.structure.lowered is not None
+        self.lowered = self.structure.lowered
+        self.fused = self.lowered.fused
         self.nodes: dict[str, Node] = {node.name: node for node in self.graph.module.graph.nodes}
         self.inputs = [node for node in self.nodes.values() if node.op == "placeholder"]
         #: Steps that each node's launches are part of now.
         self.home: dict[str, list[int]] = {}
-        for number, origins in enumerate(self.structure.origins):
+        for number, origins in enumerate(self.fused.origins):
             for origin in origins:
                 steps = self.home.setdefault(self.lowered.nodes[origin], [])
                 if number not in steps:
                     steps.append(number)
 
     def story(self, title: str) -> GraphStory:
-        self._tell_tensors()
+        self._collect_tensors()
         steps, kernels = self._steps()
         fused, refused = self._reasons()
         memory = self.binding.memory
@@ -119,8 +120,8 @@ class _Telling:
         module = model_path(str(stack[-1][0])) if stack else ""
         name, op = node.name, _op_text(node)
         if node.op == "placeholder":
-            told = self.named.of(node)
-            name, op = told.name, told.kind
+            given = self.named.of(node)
+            name, op = given.name, given.kind
         value, fate = value_text(node.meta.get("val")), self._fate(node, steps)
         return NodeStory(name, op, value, fate, steps, module, tuple(self._read_by(node)))
 
@@ -147,9 +148,9 @@ class _Telling:
 
     # ---- tensors ----
 
-    def _tell_tensors(self) -> None:
+    def _collect_tensors(self) -> None:
         lives: dict[Memory, tuple[int, int]] = {}
-        for number, step in enumerate(self.structure.steps):
+        for number, step in enumerate(self.fused.steps):
             for memory in [*reads_of(step), *writes_of(step)]:
                 lives[memory] = (lives.get(memory, (number, number))[0], number)
         offsets = dict(zip(sorted(self.structure.lives), self.binding.memory.offsets))
@@ -165,7 +166,7 @@ class _Telling:
             self.tensors[memory] = TensorStory(name, value, nbytes, kind, offset, first, last, leaves)
 
     def _leaving(self) -> dict[Memory, list[str]]:
-        """What each memory is to those outside."""
+        """What each allocation is outside of the graph."""
         output = next(node for node in reversed(list(self.nodes.values())) if node.op == "output")
         descriptions = output.meta.get("desc") or []
         found: dict[Memory, list[str]] = {}
@@ -186,9 +187,9 @@ class _Telling:
         kind, number = memory
         if kind == "tensor" and number < CONSTANTS:
             node = self.inputs[number]
-            told = self.named.of(node)
+            given = self.named.of(node)
             value = node.meta.get("val")
-            return told.name, value_text(value), _nbytes(value), told.kind
+            return given.name, value_text(value), _nbytes(value), given.kind
         if kind == "tensor":
             name = self.lowered.constants[number - CONSTANTS]
             value = operator.attrgetter(name)(self.graph.module)
@@ -200,7 +201,7 @@ class _Telling:
         return (*self._result_of(maker, memory, nbytes), nbytes, "")
 
     def _result_of(self, maker: str, memory: Memory, nbytes: int) -> tuple[str, str]:
-        """Which of a node's results a temporary is; memory of a kernel's own is no result."""
+        """Which of a node's results a temporary is; a kernel's own scratch memory is not a result."""
         if maker not in self.nodes:
             return f"temporary {memory[1]}", readable_bytes(nbytes)
         value = self.nodes[maker].meta.get("val")
@@ -225,16 +226,16 @@ class _Telling:
         target = target_of(driver_of(self.graph.device.index).driver)
         known: dict[str, tuple[int, Any]] = {}
         launched: dict[int, list[int]] = {}
-        told: list[StepStory] = []
+        steps: list[StepStory] = []
         kernels: list[tuple[str, str, str]] = []
-        for number, step in enumerate(self.structure.steps):
-            nodes = tuple(dict.fromkeys(self.lowered.nodes[origin] for origin in self.structure.origins[number]))
+        for number, step in enumerate(self.fused.steps):
+            nodes = tuple(dict.fromkeys(self.lowered.nodes[origin] for origin in self.fused.origins[number]))
             reads, writes = tuple(dict.fromkeys(reads_of(step))), tuple(dict.fromkeys(writes_of(step)))
             seconds = self.seconds[number] if number < len(self.seconds) else None
             if isinstance(step, Opaque):
                 call = self.lowered.eager[step.label]
                 name = op_name(call.target).removeprefix("aten::")
-                told.append(StepStory(number, name, nodes, reads, writes, None, call.reason, seconds=seconds))
+                steps.append(StepStory(number, name, nodes, reads, writes, None, call.reason, seconds=seconds))
                 continue
             kernel = step.kernel
             text = kernel_text(kernel) if isinstance(kernel, Kernel) else kernel.text
@@ -246,8 +247,8 @@ class _Telling:
             which, made = known[text]
             launched.setdefault(which, []).append(number)
             flops, read, written = self._cost(step, number, made)
-            told.append(StepStory(number, kernel.name, nodes, reads, writes, which, "", flops, read, written, seconds))
-        return told, [KernelStory(n, kernels[n][0], tuple(launched[n]), *kernels[n][1:]) for n in range(len(kernels))]
+            steps.append(StepStory(number, kernel.name, nodes, reads, writes, which, "", flops, read, written, seconds))
+        return steps, [KernelStory(n, kernels[n][0], tuple(launched[n]), *kernels[n][1:]) for n in range(len(kernels))]
 
     def _cost(self, step: Launch, number: int, made: Any) -> tuple[int, int, int]:
         """(flops, bytes read, bytes written); a vendor's function says only how many bytes in all."""
@@ -265,7 +266,7 @@ class _Telling:
         fused: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
         refused: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
         writers = {m: self.lowered.nodes[n] for n, step in enumerate(self.lowered.steps) for m in writes_of(step)}
-        for decision in self.structure.decisions:
+        for decision in self.fused.decisions:
             pair = self._pair(decision, writers)
             together = set(self.home.get(pair[0], ())) & set(self.home.get(pair[1], ()))
             if decision.fused or pair[0] == pair[1] or not together:  # else it was refused once, and done another way

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from bringup.kit.graph_explain_layout import Box, Edge, layered
-from bringup.kit.graph_explain_units import readable_bytes, readable_count, readable_seconds, shortened
+from bringup.kit.terminal import readable_bytes, readable_count, readable_seconds, shortened
 
 if TYPE_CHECKING:
     from bringup.graph.fusion.steps import Memory
@@ -35,12 +35,15 @@ def hue(number: int) -> int:
 
 @dataclass
 class _Part:
-    """A box with its SVG, drawn at the origin."""
+    """A box with its SVG, drawn at the origin; ``ports`` says where edges leave that do not leave from the middle."""
 
     box: Box
     svg: str
     key: str
     ports: dict[Memory, float] = field(default_factory=dict)
+
+    def port(self, memory: Memory) -> float:
+        return self.ports.get(memory, self.box.width / 2)
 
 
 def graph_svg(story: GraphStory, name: str) -> str:
@@ -120,7 +123,7 @@ class _Drawing:
             places = entering[target]
             rank = sorted(places, key=lambda one: places[one]).index((source, memory))
             port = parts[target].box.width * (rank + 1) / (len(places) + 1)
-            edges.append(Edge(source, target, parts[source].ports[memory], port))
+            edges.append(Edge(source, target, parts[source].port(memory), port))
         return edges
 
     # ---- drawn ----
@@ -149,7 +152,7 @@ class _Drawing:
         for source, memory in dict.fromkeys((source, memory) for source, _, memory in links):
             if source >= len(self._pills):
                 x, y = corners[source]
-                x, y = x + parts[source].ports[memory] + _MARGIN + 4, y + parts[source].box.height + _MARGIN + 13
+                x, y = x + parts[source].port(memory) + _MARGIN + 4, y + parts[source].box.height + _MARGIN + 13
                 shown.append(_text(x, y, self._story.tensors[memory].value, "label"))
         return shown
 
@@ -196,8 +199,8 @@ class _Drawing:
             f'style="--hue:{hue(step.kernel or 0)}">{shape}{"".join(inside)}</g></a>'
         )
         ports, x = {}, (width - sum(slots)) / 2
-        for memory, slot in zip(leaving, slots):
-            ports[memory] = x + 8 if len(leaving) > 1 else width / 2
+        for memory, slot in zip(leaving, slots) if len(leaving) > 1 else ():
+            ports[memory] = x + 8
             x += slot
         return _Part(Box(width, height), svg, f"s{step.number}", ports)
 
@@ -218,17 +221,7 @@ def _pill(tensor: TensorStory, key: str, words: str = "") -> _Part:
     width = len(text) * _CHARACTER + 24
     inside = _text(width / 2, 16, text, "", "middle") + _title(_tensor_text(tensor))
     svg = f'<g class="pill"><rect width="{width:.1f}" height="24" rx="12"/>{inside}</g>'
-    return _Part(Box(width, 24.0), svg, key, _Anywhere(width / 2))
-
-
-class _Anywhere(dict["Memory", float]):
-    """The one port of a pill, for whatever it carries."""
-
-    def __init__(self, port: float) -> None:
-        self._port = port
-
-    def __missing__(self, memory: Memory) -> float:
-        return self._port
+    return _Part(Box(width, 24.0), svg, key)
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:

@@ -1,4 +1,4 @@
-"""A graph's story in the terminal: tables that fit 100 columns, and a chart of who lives when."""
+"""A graph's story in the terminal: tables that fit 100 columns, and a chart of the lifetimes in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from bringup.kit.graph_explain_units import readable_bytes, readable_count, readable_seconds, shortened
+from bringup.kit.terminal import readable_bytes, shortened
 
 if TYPE_CHECKING:
-    from bringup.kit.graph_explain import GraphStory, KernelStory, NodeStory, Reason
+    from bringup.kit.graph_explain import GraphStory, KernelStory
 
 WIDTH = 100
 _CHART = 48  # columns for the steps
@@ -26,7 +26,7 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def console() -> Console:
-    """Where stories go: at most 100 columns, and not fewer when nobody looks at a terminal."""
+    """Where stories go: at most 100 columns, and exactly 100 where there is no terminal."""
     found = Console(highlight=False, markup=False, emoji=False)
     wide = min(found.width, WIDTH) if found.is_terminal else WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=wide)
@@ -56,20 +56,12 @@ def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def fate_text(story: GraphStory, node: NodeStory) -> str:
-    """What a node is now, in few words."""
-    if node.fate != "kernel":
-        return {"op": "ordinary op", "input": node.op}.get(node.fate, node.fate)
-    kernels = dict.fromkeys(story.steps[step].kernel for step in node.steps)
-    return f"kernel {', '.join(map(str, kernels))}"
-
-
 def _nodes_table(story: GraphStory) -> Table:
     table = _table("Graph", "node", "op", "value", "becomes")
     for node in story.nodes:
         style = {"op": "red", "kernel": ""}.get(node.fate, "dim")
         op = "" if node.fate == "input" else shortened(node.op, 24)
-        table.add_row(shortened(node.name, 28), op, node.value, fate_text(story, node), style=style)
+        table.add_row(shortened(node.name, 28), op, node.value, story.becomes(node), style=style)
     return table
 
 
@@ -77,19 +69,9 @@ def _kernels_table(story: GraphStory) -> Table:
     numbers = ("", "runs", "flops", "bytes", "flops/byte", "time")
     table = _table("Kernels", "", "kernel", "runs", "nodes", *numbers[2:], numbers=numbers)
     for kernel in story.kernels:
-        steps = [story.steps[number] for number in kernel.steps]
-        times = [step.seconds for step in steps if step.seconds is not None]
-        flops, moved = sum(step.flops for step in steps), sum(step.read + step.written for step in steps)
-        table.add_row(
-            str(kernel.number),
-            shortened(kernel.name, 22),
-            str(len(steps)),
-            _nodes_of(story, kernel),
-            readable_count(flops),
-            readable_bytes(moved),
-            f"{flops / moved:.2f}" if moved else "",
-            readable_seconds(sum(times)) if times else "",
-        )
+        *costs, _ = story.costs(kernel)
+        runs, nodes = str(len(kernel.steps)), _nodes_of(story, kernel)
+        table.add_row(str(kernel.number), shortened(kernel.name, 22), runs, nodes, *costs)
     return table
 
 
@@ -103,24 +85,15 @@ def _fusion(story: GraphStory) -> Iterator[RenderableType]:
         if reasons:
             table = _table(title, "why", "rule", "pairs", "between", numbers=("pairs",))
             for reason in reasons:
-                table.add_row(reason.text, reason.rule, str(len(reason.pairs)), pairs_text(reason, _PAIRS))
+                table.add_row(*reason.row(_PAIRS))
             yield table
-
-
-def pairs_text(reason: Reason, most: int) -> str:
-    """Who the reason is about."""
-    short = [(shortened(a, _NAME), shortened(b, _NAME)) for a, b in reason.pairs[:most]]
-    shown = [f"inside {a}" if a == b else f"{a} → {b}" for a, b in short]
-    more = len(reason.pairs) - len(shown)
-    return ", ".join(shown) + (f", and {more} more" if more else "")
 
 
 def _ordinary(story: GraphStory) -> Iterator[RenderableType]:
     if story.ordinary:
         table = _table("No kernels", "node", "op", "why", "time", numbers=("time",))
         for step in story.ordinary:
-            time = "" if step.seconds is None else readable_seconds(step.seconds)
-            table.add_row(", ".join(step.nodes), step.name, step.reason, time)
+            table.add_row(", ".join(step.nodes), step.name, step.reason, step.time)
         yield table
 
 
@@ -128,11 +101,7 @@ def _ordinary(story: GraphStory) -> Iterator[RenderableType]:
 def memory_chart(story: GraphStory) -> Iterator[RenderableType]:
     """The arena: its size, what it would be without sharing, and a bar for each temporary over the steps."""
     yield Text("Memory", style="bold")
-    apart = sum(t.nbytes for t in story.tensors.values() if t.kind in ("result", "own"))
-    yield Text(
-        f"arena {readable_bytes(story.arena)}; most alive at one step (the bound) {readable_bytes(story.bound)}; "
-        f"sum of temporaries {readable_bytes(story.total)}; tensors of their own {readable_bytes(apart)}"
-    )
+    yield Text(story.memory())
     inside = story.in_arena
     if not inside:
         yield Text()

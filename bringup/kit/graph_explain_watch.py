@@ -1,4 +1,4 @@
-"""Compiles and runs a model while somebody looks: its graphs, what their arguments are called, and the arguments."""
+"""Compiles and runs a model, and keeps its graphs, the names of their arguments, and the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bringup.kit.graph_explain import GraphStory
 from bringup.kit.graph_explain_collect import InputNames, explained, is_tangent
 from bringup.kit.graph_explain_model import Model, NoModel
 from bringup.kit.graph_explain_times import step_seconds
-from bringup.lowering import install
+from bringup.lowering.resolve import KernelCompiler
 
 #: Called with a line about what is being done.
 Say = Callable[[str], None]
@@ -95,7 +95,7 @@ def explain_model(model: Model, train: bool, say: Say) -> list[GraphStory]:
     for one in watching.watched:
         if not one.graph.bindings:
             raise NoModel(f"{one.title} was compiled and never run")
-        say(f"timing {one.title}: {len(one.graph.structures[0].steps)} steps")
+        say(f"timing {one.title}: {len(one.graph.structures[0].variant.calls)} steps")
         seconds = step_seconds(one.graph, one.arguments) if one.arguments else []
         stories.append(explained(one.graph, one.title, one.names, seconds))
     return stories
@@ -122,20 +122,19 @@ def _run(model: Model, function: Callable[..., Any], train: bool) -> None:
 @contextmanager
 def _kernels_counted(say: Say) -> Iterator[None]:
     """Tells of every kernel on its way to the device."""
-    resolver = install.active[0]
-    load_all = resolver.load_all
+    load_all = KernelCompiler.load_all
     count = 0
 
-    def counted(device: int, kernels: Sequence[Any]) -> Any:
+    def counted(compiler: KernelCompiler, device: int, kernels: Sequence[Any]) -> Any:
         nonlocal count
         for kernel in kernels:
             if kernel is not None:
                 count += 1
                 say(f"kernel {count}: {kernel.name}")
-        return load_all(device, kernels)
+        return load_all(compiler, device, kernels)
 
-    resolver.load_all = counted  # type: ignore[method-assign]
+    KernelCompiler.load_all = counted  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        del resolver.load_all  # type: ignore[misc]
+        KernelCompiler.load_all = load_all  # type: ignore[method-assign]

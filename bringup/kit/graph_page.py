@@ -7,9 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from bringup.kit.graph_explain_drawing import graph_svg, hue, memory_svg
-from bringup.kit.graph_explain_text import fate_text, pairs_text
-from bringup.kit.graph_explain_units import readable_bytes, readable_count, readable_seconds
 from bringup.kit.graph_page_style import SCRIPT, STYLE
+from bringup.kit.terminal import readable_bytes, readable_count, readable_seconds
 
 if TYPE_CHECKING:
     from bringup.kit.graph_explain import GraphStory, Reason
@@ -75,14 +74,17 @@ def _cards(story: GraphStory) -> str:
     return f'<div class="cards">{shown}</div>'
 
 
+class _Html(str):
+    """A cell that is HTML already; other cells are escaped."""
+
+
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> str:
-    """A table of cells that are HTML already."""
     kinds = [" class=n" if name in numbers else "" for name in columns]
     head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(columns, kinds))
     body = ""
     for row in rows:
-        cells = "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds))
-        body += f"<tr>{cells}</tr>"
+        texts = [cell if isinstance(cell, _Html) else escape(cell) for cell in row]
+        body += f"<tr>{''.join(f'<td{kind}>{text}</td>' for text, kind in zip(texts, kinds))}</tr>"
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -90,27 +92,22 @@ def _kernels(story: GraphStory, name: str) -> str:
     rows = []
     every = sum(step.seconds or 0.0 for step in story.steps)
     for kernel in story.kernels:
-        steps = [story.steps[number] for number in kernel.steps]
-        seconds = [step.seconds for step in steps if step.seconds is not None]
-        flops, moved = sum(step.flops for step in steps), sum(step.read + step.written for step in steps)
-        share = f'<i class="share" style="width:{100 * sum(seconds) / every:.0f}%"></i>' if every else ""
+        *costs, time, seconds = story.costs(kernel)
+        share = f'<i class="share" style="width:{100 * seconds / every:.0f}%"></i>' if time and every else ""
         code = "".join(
             f"<details><summary>{what}</summary><pre>{escape(text)}</pre></details>"
             for what, text in (("IR", kernel.ir), ("source", kernel.source))
             if text
         )
-        nodes = "<br>".join(escape(" + ".join(step.nodes)) for step in steps)
         swatch = f'<i class="swatch" style="--hue:{hue(kernel.number)}"></i>'
         rows.append(
             [
-                f'<span id="{name}-k{kernel.number}">{swatch}{kernel.number}</span>',
-                f"<b>{escape(kernel.name)}</b>{code}",
-                str(len(steps)),
-                nodes,
-                readable_count(flops),
-                readable_bytes(moved),
-                f"{flops / moved:.2f}" if moved else "",
-                f"{readable_seconds(sum(seconds))}{share}" if seconds else "",
+                _Html(f'<span id="{name}-k{kernel.number}">{swatch}{kernel.number}</span>'),
+                _Html(f"<b>{escape(kernel.name)}</b>{code}"),
+                str(len(kernel.steps)),
+                _Html("<br>".join(escape(" + ".join(story.steps[number].nodes)) for number in kernel.steps)),
+                *costs,
+                _Html(time + share),
             ]
         )
     columns = ("", "kernel", "launches", "nodes", "flops", "bytes", "flops/byte", "time")
@@ -120,46 +117,28 @@ def _kernels(story: GraphStory, name: str) -> str:
 def _reasons(title: str, reasons: Sequence[Reason]) -> str:
     if not reasons:
         return ""
-    rows = [[escape(r.text), escape(r.rule), str(len(r.pairs)), escape(pairs_text(r, len(r.pairs)))] for r in reasons]
+    rows = [reason.row(len(reason.pairs)) for reason in reasons]
     return f"<h3>{title}</h3>{_table(('why', 'rule', 'pairs', 'between'), rows, numbers=('pairs',))}"
 
 
 def _ordinary(story: GraphStory, name: str) -> str:
     if not story.ordinary:
         return ""
-    rows = [
-        [
-            escape(", ".join(step.nodes)),
-            escape(step.name),
-            escape(step.reason),
-            "" if step.seconds is None else readable_seconds(step.seconds),
-        ]
-        for step in story.ordinary
-    ]
+    rows = [(", ".join(step.nodes), step.name, step.reason, step.time) for step in story.ordinary]
     table = _table(("node", "op", "why it is no kernel", "time"), rows, numbers=("time",))
     return f'<h3 id="{name}-ops">No kernels</h3>{table}'
 
 
 def _memory(story: GraphStory, name: str) -> str:
-    apart = sum(tensor.nbytes for tensor in story.tensors.values() if tensor.kind in ("result", "own"))
-    numbers = (
-        f"<p>Arena {readable_bytes(story.arena)}; most alive at one step (the line; the bound is dashed) "
-        f"{readable_bytes(story.bound)}; sum of temporaries {readable_bytes(story.total)}; tensors of their own "
-        f"(results, and what ordinary ops touch) {readable_bytes(apart)}.</p>"
-    )
-    chart = f'<div class="scroll">{memory_svg(story, name)}</div>' if story.arena else ""
-    return f"<h3>Memory</h3>{numbers}{chart}"
+    if not story.arena:
+        return f"<h3>Memory</h3><p>{story.memory()}.</p>"
+    caption = f"<p>{story.memory()}. The line shows what is alive at each step, the bound is dashed.</p>"
+    return f'<h3>Memory</h3>{caption}<div class="scroll">{memory_svg(story, name)}</div>'
 
 
 def _nodes(story: GraphStory) -> str:
     rows = [
-        [
-            escape(node.name),
-            escape("" if node.fate == "input" else node.op),
-            escape(node.value),
-            escape(fate_text(story, node)),
-            escape(node.module),
-        ]
+        (node.name, "" if node.fate == "input" else node.op, node.value, story.becomes(node), node.module)
         for node in story.nodes
     ]
     return _table(("node", "op", "value", "becomes", "module"), rows)

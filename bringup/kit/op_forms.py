@@ -1,4 +1,7 @@
-"""The ways of calling an operator on one sample: the function, ``x.op_()``, ``out=`` in three forms, its gradients."""
+"""The ways of calling an operator on one sample: the function, ``x.op_()``, ``out=`` in three forms, its gradients.
+
+Each is called as it is, or compiled: ``wrap`` is what makes another function of it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from bringup.kit.op_samples import WIDE, Call, copy_to, tensors_in
 
 SEED = 1234
+#: Makes of ``function(args, kwargs)`` what is called in its place.
+Wrap = Callable[[Any], Any]
+
+
+def as_it_is(function: Any) -> Any:
+    """The usual ``Wrap``."""
+    return function
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class Outcome:
 class Form:
     """One way of calling an operator. ``optional``: where the CPU refuses it, there is nothing to check."""
 
-    run: Callable[[str], Outcome]
+    run: Callable[[str, Wrap], Outcome]
     label: str = ""
     optional: bool = False
     #: Where this is not what the CPU gives, the CPU is wrong in this form.
@@ -39,11 +49,11 @@ class Form:
 def forward_forms(op: Any, call: Call) -> Iterator[Form]:
     """The function, and ``x.op_()`` where there is one: the same value, in the tensor it was called on."""
 
-    def functional(place: str) -> Outcome:
+    def functional(place: str, wrap: Wrap) -> Outcome:
         mine = call.on(place)
         factory = torch.device("cpu" if place == WIDE else place)  # one without device= makes its tensor there
         with factory if not mine.tensors() else contextlib.nullcontext():
-            value = op.op(*mine.args, **mine.kwargs)
+            value = wrap(lambda args, kwargs: op.op(*args, **kwargs))(mine.args, mine.kwargs)
         return Outcome(value, (mine.args, mine.kwargs))
 
     yield Form(functional)
@@ -51,9 +61,9 @@ def forward_forms(op: Any, call: Call) -> Iterator[Form]:
     if inplace is None or call.broadcasts_input or not isinstance(call.args[0], torch.Tensor):
         return
 
-    def in_place(place: str) -> Outcome:
+    def in_place(place: str, wrap: Wrap) -> Outcome:
         mine = call.on(place)
-        value = inplace(*mine.args, **mine.kwargs)
+        value = wrap(lambda args, kwargs: inplace(*args, **kwargs))(mine.args, mine.kwargs)
         return Outcome(value, (mine.args, mine.kwargs), value is mine.args[0])
 
     yield Form(in_place, "in-place: ", optional=True)
@@ -65,10 +75,10 @@ def out_forms(op: Any, call: Call, value: Any) -> Iterator[Form]:
         return
     for name, out in (_out_tensors(value) or {}).items():
 
-        def run(place: str, out: Any = out) -> Outcome:
+        def run(place: str, wrap: Wrap, out: Any = out) -> Outcome:
             mine = call.on(place)
             target = copy_to(out, place)
-            returned = op.op(*mine.args, **mine.kwargs, out=target)
+            returned = wrap(lambda args, kwargs: op.op(*args, **kwargs))(mine.args, {**mine.kwargs, "out": target})
             same = [a is b for a, b in zip(tensors_in(returned), tensors_in(target))]
             strides = [list(t.stride()) for t in tensors_in(target)]
             return Outcome(target, (mine.args, mine.kwargs), (same, strides))
@@ -97,10 +107,11 @@ def backward_form(op: Any, call: Call) -> Form:
     """Gradients of every differentiable input, for the same incoming gradient."""
     incoming = IncomingGradients()
 
-    def gradients(place: str) -> Outcome:
+    def gradients(place: str, wrap: Wrap) -> Outcome:
         mine = call.on(place)
         leaves = [t for t in mine.tensors() if t.requires_grad]
-        value = call.finish(op.gradcheck_wrapper(op.op, *mine.args, **mine.kwargs))
+        run = wrap(lambda args, kwargs: op.gradcheck_wrapper(op.op, *args, **kwargs))
+        value = call.finish(run(mine.args, mine.kwargs))
         outputs = [t for t in tensors_in(value) if t.requires_grad]
         if not outputs or not leaves:
             return Outcome((len(outputs), []))
@@ -114,7 +125,7 @@ class IncomingGradients:
     """A gradient for each output of a call: numbers that depend on its shape and dtype alone.
 
     A second opinion in float64 gets the numbers of the run that it judges, only wider: of its own dtype it would draw
-    others, and agree with nobody.
+    others, and could agree with no run.
     """
 
     def __init__(self) -> None:

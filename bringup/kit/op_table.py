@@ -49,8 +49,8 @@ class OpTable:
     device: str
     rows: Sequence[OpRow]
     lowered: Collection[str]
-    #: Overload → file and line of its definition, where it has one here.
-    places: Mapping[str, str] = field(default_factory=dict)
+    #: Overload → file, line and kind of each definition that it has here.
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def by_route(self) -> dict[str, int]:
@@ -64,9 +64,9 @@ class OpTable:
         return sum(self.by_route.get(route, 0) for route in NATIVE)
 
     def where(self, base: str) -> str:
-        """Where an op is defined: file and line, of each definition if it has several."""
-        found = dict.fromkeys(place for overload, place in self.places.items() if base_of(overload) == base)
-        return "\n".join(place.removeprefix("bringup/lowering/") for place in found)
+        """Where an op is defined: file, line and kind of each definition."""
+        found = [place for overload, places in self.places.items() if base_of(overload) == base for place in places]
+        return "\n".join(dict.fromkeys(found))
 
     def only(self, routes: Collection[str]) -> list[OpRow]:
         """The rows of some routes."""
@@ -104,24 +104,38 @@ def device_table(index: int) -> OpTable:
     """The table of a device of the active drivers; opens it."""
     from bringup import _C
     from bringup.driver import in_use
-    from bringup.lowering import install
+    from bringup.lowering.install import compiler_for
 
-    driver = in_use.driver_of(index).driver
     host_library = bool(_C.device_spec(index)["host_library"])  # opens it: kernels are registered on first use
-    kernels = bool(install.active) and driver.offers("launch")
+    kernels = compiler_for(index) is not None
     lowered: set[str] = set()
     own: dict[str, str] = {}
-    places: dict[str, str] = {}
+    places: dict[str, list[str]] = {}
     if kernels:
         from bringup.lowering.composed import COMPOSED, registered
-        from bringup.lowering.registry import DEFINED_AT, LOWERINGS
+        from bringup.lowering.registry import LOWERINGS
 
-        lowered, places = lowered_ops(LOWERINGS), dict(DEFINED_AT)
+        lowered, places = lowered_ops(LOWERINGS), definition_places()
         if registered():
             own.update(dict.fromkeys(COMPOSED, "native"))
     own.update(dict.fromkeys(_library_overloads(index), "library"))
     rows = named_rows(_C.routes(), host_library, kernels, own)
     return OpTable(f"{in_use.device_type()}:{index}", rows, lowered, places)
+
+
+def definition_places() -> dict[str, list[str]]:
+    """Overload → file, line and kind of each of its definitions, those of graphs included."""
+    import bringup.graph.export.decompositions  # and those of all graphs
+    import bringup.graph.graph_ops  # noqa: F401
+    from bringup.lowering import ops
+    from bringup.lowering.registry import DEFINITIONS
+
+    ops.load()
+    places: dict[str, list[str]] = {}
+    for one in DEFINITIONS.values():
+        short = one.place.removeprefix("bringup/").removeprefix("lowering/")
+        places.setdefault(one.overload, []).append(f"{short} ({one.kind})")
+    return places
 
 
 def _library_overloads(index: int) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from bringup.kit.op_compare import to_host
 from bringup.kit.op_samples import Call
 
-#: Which of equal elements is named is nobody's promise (without ``stable``): name → the argument that is ``dim``.
+#: Which of equal elements is named is not specified (without ``stable``): name → the argument that is ``dim``.
 _TIES = {"sort": 1, "argsort": 1, "topk": 2, "kthvalue": 2, "mode": 1}
 #: Their gradients go to the elements that were named, also where no index is among the results.
 _TIED_GRADIENTS = frozenset({*_TIES, "msort"})

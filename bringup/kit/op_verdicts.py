@@ -20,7 +20,7 @@ import torch
 from bringup.kit.op_cases import Case, CaseResult, Status, op_name
 from bringup.kit.op_compare import Mismatch, Tolerance, compare, is_as_exact, to_host, tolerance_override
 from bringup.kit.op_errors import NoErrorInputs, WrongError, check_errors
-from bringup.kit.op_forms import SEED, Form, Outcome, backward_form, forward_forms, out_forms
+from bringup.kit.op_forms import SEED, Form, Outcome, as_it_is, backward_form, forward_forms, out_forms
 from bringup.kit.op_random import RUNS, Draws, check_distinct, check_distribution, check_draws
 from bringup.kit.op_samples import WIDE, Call, copy_to, take_samples, tensors_in
 from bringup.kit.op_unique import unique_part
@@ -74,15 +74,19 @@ def run_case(op: Any, case: Case, setup: Setup) -> CaseResult:
     >>> run_case(load_op_list()["abs"], Case("abs", "forward", "float32"), Setup("cpu")).status
     <Status.PASS: 'pass'>
     """
+    if case.kind == "error":
+        return judged(case, lambda result: _check_error(op, setup, result))
+    return judged(case, lambda result: _check_samples(op, case, setup, result))
+
+
+def judged(case: Case, check: Callable[[CaseResult], None]) -> CaseResult:
+    """The result of a check, which raises ``CpuFails``, ``NothingToCheck`` or ``DeviceFails``, or fills it in."""
     result = CaseResult(case, Status.PASS)
     begin = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if case.kind == "error":
-                _check_error(op, setup, result)
-            else:
-                _check_samples(op, case, setup, result)
+            check(result)
     except CpuFails as error:
         result.status, result.message = Status.CPU_FAILS, str(error)
     except NothingToCheck as error:
@@ -96,13 +100,14 @@ def run_case(op: Any, case: Case, setup: Setup) -> CaseResult:
     return result
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """An error as Python prints it."""
     return f"{type(error).__name__}: {error}"
 
 
 def _unexpected(error: BaseException) -> str:
     trace = "".join(traceback.format_tb(error.__traceback__)[-3:])
-    return f"while comparing: {_said(error)}\n{trace}"
+    return f"while comparing: {said(error)}\n{trace}"
 
 
 def samples_of(op: Any, case: Case, count: int) -> list[tuple[int, Any]]:
@@ -110,7 +115,7 @@ def samples_of(op: Any, case: Case, count: int) -> list[tuple[int, Any]]:
     try:
         samples = take_samples(op, getattr(torch, case.dtype), count, requires_grad=case.kind == "backward")
     except Exception as error:
-        raise CpuFails(f"making sample inputs: {_said(error)}") from error
+        raise CpuFails(f"making sample inputs: {said(error)}") from error
     if not samples:
         raise NothingToCheck("PyTorch has no sample inputs for it")
     return samples
@@ -164,13 +169,18 @@ def check_sample(op: Any, case: Case, call: Call, setup: Setup, runs: int = RUNS
             subject.check(form)
 
 
+def is_comparable(op: Any) -> bool:
+    """Whether an operator's results have values that two runs share."""
+    return op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
+
+
 class _Subject:
     """One sample of an operator, whose forms are compared between CPU and device."""
 
     def __init__(self, op: Any, case: Case, call: Call, setup: Setup, runs: int) -> None:
         self.call, self.setup, self.runs = call, setup, runs
         self.override: Tolerance | None = tolerance_override(op, getattr(torch, case.dtype), case.kind)
-        self.comparable = op.name not in UNINITIALISED and not getattr(op, "has_nondeterministic_output", False)
+        self.comparable = is_comparable(op)
         self.independent = any(word in op.name for word in INDEPENDENT) and not any(
             word in op.name for word in WHOLE_CHANNELS
         )
@@ -209,14 +219,14 @@ class _Subject:
         try:
             return self.setup.gather(form.label, "watched" if watched else "cpu", seed, run)
         except Exception as error:
-            raise CpuFails(form.label + _said(error)) from error
+            raise CpuFails(form.label + said(error)) from error
 
     def _on_device(self, form: Form, seed: int = SEED) -> Outcome:
         device = self.setup.device
         try:
             return self.setup.gather(form.label, device, seed, lambda: _seeded(form, device, seed))
         except Exception as error:
-            raise DeviceFails(form.label + _said(error)) from error
+            raise DeviceFails(form.label + said(error)) from error
 
     # ---- comparisons ----
     def _agrees_with_itself(self, form: Form, expected: Outcome) -> bool:
@@ -305,7 +315,7 @@ def _plain(value: Any) -> list[torch.Tensor]:
 def _seeded(form: Form, place: str, seed: int) -> Outcome:
     torch.manual_seed(seed)
     with _shifted_seeds(seed - SEED):
-        return form.run(place)
+        return form.run(place, as_it_is)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,17 @@
-"""``bringup ops``: which route every ATen overload takes on a device; ``generate`` and ``check`` are of op tables."""
+"""``bringup ops``: which route every ATen overload takes on a device."""
 
 from __future__ import annotations
 
 import enum
 import json
 import os
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from bringup.kit.terminal import fail, print_table
 
 
 class Mode(str, enum.Enum):
@@ -20,15 +21,8 @@ class Mode(str, enum.Enum):
     library = "library"
 
 
-def ops_application() -> typer.Typer:
-    """The command group; ``bringup.cli`` adds it."""
-    from bringup.vendor.command import check, generate
-
-    application = typer.Typer(no_args_is_help=False)
-    application.callback(invoke_without_command=True)(show)
-    application.command()(generate)
-    application.command()(check)
-    return application
+#: What ``bringup ops WORD`` was called before.
+_MOVED = {"check": "bringup check --level table", "generate": "bringup generate"}
 
 
 def choose(driver: str | None, mode: str | None) -> None:
@@ -51,13 +45,12 @@ def first_device(command: str) -> int:
 
         _C.ensure_open(index)
     except (RuntimeError, ValueError, ImportError) as error:
-        print(f"bringup {command}: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        fail(command, str(error))
     return int(index)
 
 
-def show(
-    context: typer.Context,
+def ops(
+    moved: Annotated[str | None, typer.Argument(hidden=True)] = None,
     driver: Annotated[str | None, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="sim only: as BRINGUP_SIM=mode=… says.")] = None,
     missing: Annotated[bool, typer.Option("--missing", help="Only what falls back or has no kernel.")] = False,
@@ -65,8 +58,9 @@ def show(
     page: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write the page there.")] = None,
 ) -> None:
     """Show which route every ATen overload takes: library, kernel, native, decomposition, fallback or error."""
-    if context.invoked_subcommand is not None:
-        return
+    if moved is not None:
+        now = f"it is now `{_MOVED[moved]}`" if moved in _MOVED else "ops takes no argument"
+        raise typer.BadParameter(f"`bringup ops {moved}`: {now}")
     choose(driver, mode.value if mode is not None else None)
     index = first_device("ops")
     from bringup.kit import op_table
@@ -81,28 +75,19 @@ def show(
         page.write_text(op_table.markdown(table, command, torch.__version__.split("+")[0]), encoding="utf-8")
         print(f"written: {page}")
     elif as_json:
-        ops: dict[str, dict[str, str]] = {}
+        routes: dict[str, dict[str, str]] = {}
         for row in rows:
-            ops.setdefault(row.base, {})[row.overload] = row.route
-        places = {base: where.split("\n") for base in ops if (where := table.where(base))}
+            routes.setdefault(row.base, {})[row.overload] = row.route
+        places = {base: where.split("\n") for base in routes if (where := table.where(base))}
         summary = {"lowered_ops": len(table.lowered), "native_overloads": table.native, "routes": table.by_route}
-        print(json.dumps({"device": table.device, "summary": summary, "ops": ops, "defined": places}, indent=1))
+        print(json.dumps({"device": table.device, "summary": summary, "ops": routes, "defined": places}, indent=1))
         return
     else:
-        from rich.console import Console
-        from rich.table import Table
+        groups = [(*group, table.where(f"aten::{group[0]}")) for group in op_table.grouped(rows)]
+        columns = ("op", "route", "overloads", "defined in")
+        print_table(columns, groups, f"{len(rows)} overloads on {table.device}", whole=(1,))
+    from rich.console import Console
 
-        shown = Table("op", "route", "overloads", "defined in", title=f"{len(rows)} overloads on {table.device}")
-        for column in shown.columns:  # a name that is too long goes on in the next line: nothing is cut off
-            column.overflow = "fold"
-        shown.columns[1].no_wrap = True
-        for group in op_table.grouped(rows):
-            own = group[1] in ("kernel", "native")
-            shown.add_row(*group, table.where(f"aten::{group[0]}") if own else "")
-        console = Console(markup=False, highlight=False)
-        console.print(shown)
-        for line in op_table.summary_lines(table):
-            console.print(line)
-        return
+    console = Console(markup=False, highlight=False)
     for line in op_table.summary_lines(table):
-        print(line)
+        console.print(line)

@@ -6,13 +6,31 @@ import dataclasses
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from bringup import driver as contract_module
-from bringup.driver import DTYPES, CopyKind, DeviceSpec, Driver, Launch, Placement, PlacementKind, Tensor
+from bringup.driver import (
+    DTYPES,
+    CallSpec,
+    ClockPair,
+    CopyKind,
+    DeviceSpec,
+    Driver,
+    EventFlags,
+    HostFlags,
+    Launch,
+    LibraryOp,
+    Placement,
+    PlacementKind,
+    Tensor,
+    TensorSpec,
+    TraceKind,
+    TraceRecord,
+)
 from bringup.environment import VARIABLES
 from bringup.ir.ops import BINARY, COMBINES, REDUCTIONS, UNARY
+from bringup.kit.terminal import markdown_table
 from bringup.targets.c.options import COptions
 from bringup.targets.c.target import VECTOR_BYTES, CTarget
 
@@ -33,17 +51,12 @@ def signature(method: Callable[..., Any]) -> str:
     found = inspect.signature(method)
     parameters = [str(p).replace("'", "") for name, p in found.parameters.items() if name != "self"]
     result = "" if found.return_annotation is found.empty else f" -> {found.return_annotation}"
-    return f"{method.__name__}({', '.join(parameters)}){result}".replace("'", "")
+    text = f"{method.__name__}({', '.join(parameters)}){result}".replace("'", "")
+    return re.sub(r"<([\w.]+): \d+>", r"\1", text)  # a default that is an enum's member
 
 
 def _text(thing: Any) -> str:
     return " ".join((inspect.getdoc(thing) or "").split())
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(columns), *(list(row) for row in rows)]
-    cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    return "\n".join([cells[0], "|" + "---|" * len(lines[0]), *cells[1:]])
 
 
 def _remarks(cls: type) -> dict[str, str]:
@@ -78,7 +91,7 @@ def _fields(cls: Any) -> str:
         elif field.default_factory is not dataclasses.MISSING:
             default = f"`{field.type}()`"
         rows.append((f"`{field.name}`", f"`{field.type}`", default, remarks.get(field.name, "")))
-    return _table(("field", "type", "default", "meaning"), rows)
+    return markdown_table(("field", "type", "default", "meaning"), rows)
 
 
 def _methods() -> str:
@@ -88,12 +101,12 @@ def _methods() -> str:
         groups.setdefault(group, []).append(name)
     for group, names in groups.items():
         rows = [(f"`{signature(getattr(Driver, name))}`", _text(getattr(Driver, name))) for name in names]
-        parts += [f"### {group.capitalize()}", _table(("method", "meaning"), rows)]
+        parts += [f"### {group.capitalize()}", markdown_table(("method", "meaning"), rows)]
     rows = [(f"`{signature(method)}`", _text(method)) for method in (Driver.absent_reason, Driver.compiler_identity)]
-    parts += ["### Answers for messages and caches", _table(("method", "meaning"), rows)]
+    parts += ["### Answers for messages and caches", markdown_table(("method", "meaning"), rows)]
     remarks = _remarks(Driver)
     attributes = [(f"`{name}`", remarks[name]) for name in Driver.__annotations__]
-    parts += ["### Attributes of the class", _table(("attribute", "meaning"), attributes)]
+    parts += ["### Attributes of the class", markdown_table(("attribute", "meaning"), attributes)]
     return "\n\n".join(parts)
 
 
@@ -103,7 +116,7 @@ def _ops(table: dict[str, Any]) -> str:
         (f"`{op.name}`", ", ".join(kinds[k] for k in kinds if any(kind.value == k for kind in op.kinds)), op.meaning)
         for op in table.values()
     ]
-    return _table(("name", "types", "meaning"), rows)
+    return markdown_table(("name", "types", "meaning"), rows)
 
 
 def _targets() -> str:
@@ -114,7 +127,7 @@ def _targets() -> str:
         f"A text such as `{CTarget(vector_bytes=64, isa='x86-64-v4').describe()}`: the language, a semicolon, and its "
         f"words; these are C's. Lengths of vectors: {', '.join(map(str, VECTOR_BYTES))} bytes. A chip that takes "
         f"another language gets a target ([targets.md](targets.md)), or its driver leaves the kernel methods out and "
-        f"lists functions of its library in an op table.\n\n" + _table(("key", "meaning"), rows)
+        f"lists functions of its library in an op table.\n\n" + markdown_table(("key", "meaning"), rows)
     )
 
 
@@ -133,7 +146,7 @@ def _variables() -> str:
             "which devices of the driver, in which order: `MYCHIP_VISIBLE_DEVICES=2,0`; empty: none",
         ),
     ]
-    return _table(("variable", "meaning"), rows)
+    return markdown_table(("variable", "meaning"), rows)
 
 
 def reference() -> str:
@@ -145,15 +158,23 @@ def reference() -> str:
     rules = (contract_module.__doc__ or "").partition("Rules: ")[2].strip()
     rows = contract_module.contract()
     required = sum(needed for _, _, needed, _ in rows)
-    placements = ", ".join(f"`{kind.name}`" for kind in PlacementKind)
-    copies = ", ".join(f"`{kind.name}`" for kind in CopyKind)
+    placements, copies, traced, of_hosts, of_events = (
+        ", ".join(f"`{kind.name}`" for kind in kinds)
+        for kinds in (PlacementKind, CopyKind, TraceKind, HostFlags, EventFlags)
+    )
     sections = {
         "## Methods of `bringup.Driver`": f"{required} required, {len(rows) - required} optional. "
         f"{rules[:1].upper()}{rules[1:]}\n\n{_methods()}",
         "## `DeviceSpec`, which `open` returns": f"{_fields(DeviceSpec)}\n\nNames of dtypes: "
         f"{', '.join(f'`{name}`' for name in DTYPES)}.",
         "## `Launch`, which `launch` gets": f"{_text(Launch)}\n\n{_fields(Launch)}",
-        "## `Tensor`, which a library op gets": f"{_text(Tensor)}\n\n{_fields(Tensor)}",
+        "## `Tensor`, which a function of `ops` gets": f"{_text(Tensor)}\n\n{_fields(Tensor)}",
+        "## `CallSpec`, which `library_op` gets, and `LibraryOp`": "\n\n".join(
+            f"{_text(cls)}\n\n{_fields(cls)}" for cls in (CallSpec, TensorSpec, LibraryOp)
+        ),
+        "## `TraceRecord` and `ClockPair`": f"{_text(TraceRecord)}\n\n{_fields(TraceRecord)}\n\n"
+        f"Kinds: {traced}. {_text(ClockPair)}\n\n{_fields(ClockPair)}",
+        "## Flags": f"`HostFlags`: {of_hosts}. `EventFlags`: {of_events}.",
         "## `Placement` and `CopyKind`": f"{_text(Placement)}\n\n{_fields(Placement)}\n\n"
         f"Kinds of a placement: {placements}. Kinds of a copy: {copies}.",
         "## What `target()` returns": _targets(),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bringup.kit.terminal import fail
+
 if TYPE_CHECKING:  # the other commands need not wait for NumPy
     from bringup.riscv import Device, MachineSpec, Program
 
@@ -30,7 +32,7 @@ def riscv_application() -> typer.Typer:
 def run(
     program: Annotated[Path, typer.Argument(help="An ELF file, or the folder of an exported project that was built.")],
     vector: Annotated[int, typer.Option(help="Bits of a vector register, where the program has vectors.")] = 128,
-    machine: Annotated[str, typer.Option(help="The emulator: interpreter, qemu or unicorn.")] = "interpreter",
+    machine: Annotated[str, typer.Option(help="The emulator: interpreter or qemu.")] = "interpreter",
     device: Annotated[
         list[str] | None, typer.Option(metavar="NAME@ADDRESS", help="gemm@0x10320000, echo@…, compute@…: attach it.")
     ] = None,
@@ -53,14 +55,18 @@ def run(
                 sys.stdout.flush()
             took = guest.counts.instructions
     except GuestError as error:
-        _fail(str(error), 1)
+        fail("riscv run", str(error), 1)
     except (OSError, ValueError, RuntimeError) as error:
-        _fail(str(error), 2)
+        fail("riscv run", str(error))
     if stop.reason == "idle":
-        _fail(f"{program} waits for an interrupt (wfi) that no device will raise, after {took:,} instructions", 1)
+        fail(
+            "riscv run",
+            f"{program} waits for an interrupt (wfi) that no device will raise, after {took:,} instructions",
+            1,
+        )
     code = sum(symbol.size for symbol in loaded.symbols if symbol.is_function)
-    told = f"exit code {stop.code}, {took:,} instructions on {machine}; {code:,} bytes of code"
-    print(f"{path.name}: {told}", file=sys.stderr)
+    summary = f"exit code {stop.code}, {took:,} instructions on {machine}; {code:,} bytes of code"
+    print(f"{path.name}: {summary}", file=sys.stderr)
     raise typer.Exit(min(stop.code, 255))
 
 
@@ -83,11 +89,11 @@ def spec_of(program: Program, vector: int = 128) -> MachineSpec:
     """The machine that a program says it needs (``.riscv.attributes``), with room for all of it."""
     from bringup.riscv import MachineSpec
 
-    told = re.search(rb"rv(32|64)[a-z0-9_]+", program.section(".riscv.attributes"))
-    if told is None:  # not said: as much as we have
+    declared = re.search(rb"rv(32|64)[a-z0-9_]+", program.section(".riscv.attributes"))
+    if declared is None:  # as much as we have
         isa = "rv64gcv" if program.xlen == 64 else "rv32imfc"
     else:
-        words = [re.match(rb"[a-z]+", word) for word in told[0][4:].split(b"_")]
+        words = [re.match(rb"[a-z]+", word) for word in declared[0][4:].split(b"_")]
         names = {word[0].decode() for word in words if word is not None}
         isa = f"rv{program.xlen}i" + "".join(letter for letter in _LETTERS if letter in names)
         isa += "".join(f"_{name}" for name in ("zfh", "zfhmin", "zvfh") if name in names)
@@ -114,8 +120,3 @@ def _device(text: str) -> tuple[int, Device]:
         known = ", ".join(f"{one}@ADDRESS" for one in devices)
         raise ValueError(f"--device {text} reads unlike gemm@0x10320000; there are {known}")
     return int(address, 0), devices[name]()
-
-
-def _fail(message: str, status: int) -> None:
-    print(f"bringup riscv run: {message}", file=sys.stderr)
-    raise typer.Exit(status)

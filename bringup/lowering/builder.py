@@ -230,9 +230,9 @@ class KernelBuilder:
         return Axis(self._name("j"), extent if isinstance(extent, Index) else self.size(extent), kind)
 
     @contextmanager
-    def loop(self, extent: IntLike | Index) -> Iterator[AxisVar]:
-        """A parallel loop inside a grid point."""
-        axis = self._axis(extent, "parallel")
+    def loop(self, extent: IntLike | Index, kind: AxisKind = "parallel") -> Iterator[AxisVar]:
+        """A loop inside a grid point; a sequential one runs in order."""
+        axis = self._axis(extent, kind)
         with self._block() as block:
             yield axis.var
         self.emit(Loop(axis, tuple(block)))
@@ -254,9 +254,13 @@ class KernelBuilder:
     def _combine(self, combine: CombineLike, dtypes: Sequence[DType]) -> Combine:
         if isinstance(combine, str) and combine not in REDUCTIONS:
             raise unknown_name(combine, REDUCTIONS, "reduction")
+        results: tuple[Expr, ...]
         left = tuple(Name(self._name("a"), dtype) for dtype in dtypes)
         right = tuple(Name(self._name("b"), dtype) for dtype in dtypes)
-        results = (Binary(combine, left[0], right[0]),) if isinstance(combine, str) else combine(left, right)
+        if isinstance(combine, str):
+            results = tuple(Binary(combine, a, b) for a, b in zip(left, right))
+        else:
+            results = combine(left, right)
         return Combine(tuple(n.name for n in left), tuple(n.name for n in right), tuple(results))
 
     def reduce(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bringup.compile.failure import NoKernel as NoKernel
 from bringup.compile.kernels import ForeignKernel
+from bringup.driver import PlacementKind
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Param
 from bringup.ir.kernel import Kernel
@@ -33,6 +34,8 @@ class Tensor:
     contiguous: bool = False
     wrapped: bool = False
     offset: IntLike = 0
+    #: How its storage lies over the partitions of the device.
+    placement: PlacementKind = PlacementKind.SINGLE
 
     @property
     def ndim(self) -> int:

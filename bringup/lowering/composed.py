@@ -2,65 +2,41 @@
 
 Each function is the op's kernel at PrivateUse1: it calls ops, reads a number back where it must (the host waits there),
 and calls more ops. The order of results never depends on the order in which work runs.
+
+@composed("mychip::run_starts")
+def run_starts(x): ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bringup.lowering.registry import DEFINED_AT, ROOT
+from bringup.lowering.registry import Defined, composed, define
 from bringup.lowering.untraced import untraced
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-#: Overload ("aten::nonzero.out") → the function that serves it.
-COMPOSED: dict[str, Callable[..., Any]] = {}
+#: Overload ("aten::nonzero.out") → the function that serves it, where every device runs kernels.
+COMPOSED: Mapping[str, Callable[..., Any]] = Defined("composed")
+#: The same for ops that PyTorch has no CPU kernel for, or that draw the device's own random numbers: on every device.
+EVERYWHERE: Mapping[str, Callable[..., Any]] = Defined("composed everywhere")
 #: Keeps the registrations alive.
 _libraries: list[torch.library.Library] = []
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def composed(*overloads: str) -> Callable[[_F], _F]:
-    """Notes a function as the kernel of some overloads."""
-
-    def note(function: _F) -> _F:
-        for overload in overloads:
-            COMPOSED[overload] = function
-            code = function.__code__
-            DEFINED_AT[overload] = f"{code.co_filename.removeprefix(ROOT)}:{code.co_firstlineno}"
-        return function
-
-    return note
+composed_everywhere = partial(define, "composed everywhere")
 
 
 def register(core: Any) -> None:
     """Puts the functions behind PyTorch's dispatcher, in the place of the core's."""
-    core.compose_ops(list(COMPOSED))
-    library = torch.library.Library("aten", "IMPL")
-    for overload, function in COMPOSED.items():
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(overload, "PrivateUse1"):  # what a user registers counts
-            library.impl(overload.removeprefix("aten::"), untraced(_named(core, overload, function)), "PrivateUse1")
+    core.compose_ops({overload: untraced(function) for overload, function in COMPOSED.items()})
     parts = torch.library.Library("bringup", "IMPL")  # without a kernel they go to the CPU, as every other op does
-    for part, on_cpu in ON_CPU.items():
-        parts.impl(part, on_cpu, "CPU")
-    _libraries.extend((library, parts))
-
-
-def _named(core: Any, overload: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under its op's name: a number that cannot be read back while a graph is captured is told by it."""
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        before = core.name_work(overload)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            core.name_work(before)
-
-    return kernel
+    for part, on_cpu in Defined("on CPU").items():
+        parts.impl(part.removeprefix("bringup::"), on_cpu, "CPU")
+    _libraries.append(parts)
 
 
 def registered() -> bool:
@@ -119,22 +95,24 @@ def only(self: Tensor, dtypes: tuple[torch.dtype, ...], what: str) -> None:
 
 
 # ---- the parts that are ops of our own, on the CPU ----
-def _nonzero_on_cpu(self: Tensor, running: Tensor, tensor: Tensor) -> None:
+@define("on CPU", "bringup::nonzero_")
+def nonzero_on_cpu(self: Tensor, running: Tensor, tensor: Tensor) -> None:
+    """The places at which a running count grows."""
     flat = running.diff(prepend=running.new_zeros(1)).nonzero().view(-1)
     self.copy_(torch.stack(torch.unravel_index(flat, tensor.shape), 1) if tensor.ndim else self)
 
 
-def _polynomial_on_cpu(self: Tensor, x: Tensor, n: Tensor, degrees: Tensor, kind: str) -> None:
+@define("on CPU", "bringup::polynomial_")
+def polynomial_on_cpu(self: Tensor, x: Tensor, n: Tensor, degrees: Tensor, kind: str) -> None:
+    """Legendre's or Laguerre's polynomial of some degrees."""
     known = {"legendre": torch.special.legendre_polynomial_p, "laguerre": torch.special.laguerre_polynomial_l}
     self.copy_(known[kind](x, n))
 
 
-def _copy_on_cpu(self: Tensor, src: Tensor) -> None:
+@define("on CPU", "bringup::copy_elements_")
+def copy_on_cpu(self: Tensor, src: Tensor) -> None:
+    """A copy."""
     self.copy_(src)
-
-
-#: Ops of bringup's that other ops are made of.
-ON_CPU = {"copy_elements_": _copy_on_cpu, "nonzero_": _nonzero_on_cpu, "polynomial_": _polynomial_on_cpu}
 
 
 # ---- where something holds ----

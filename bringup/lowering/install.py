@@ -14,24 +14,29 @@ from bringup.lowering import ops
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.overloads import Served, served_overloads
 from bringup.lowering.registry import LATE, LOWERINGS, OUTPUTS, Lowering
-from bringup.lowering.resolve import Resolver
+from bringup.lowering.resolve import KernelCompiler
 from bringup.lowering.untraced import untraced
 
 #: An eager clone is a copy of the core's, which takes the metadata of a storage along.
 _ONLY_IN_GRAPHS = frozenset({"aten::clone"})
 
-#: The resolver of this process, once a device that runs kernels is open: ``bringup explain`` watches it.
-active: list[Resolver] = []
+#: Device → who compiles for it, once the first device is open; none for a driver that launches no kernels.
+_compilers: dict[int, KernelCompiler] = {}
 
 
-def _extend(core: Any, resolver: Resolver, names: Sequence[str]) -> None:
+def compiler_for(device: int) -> KernelCompiler | None:
+    """Returns what compiles ops and graphs for a device; None if its driver runs no kernels."""
+    return _compilers.get(device)
+
+
+def _extend(core: Any, compiler: KernelCompiler, names: Sequence[str]) -> None:
     """Serves ops that were defined after the first device was opened."""
     served = served_overloads({name: LOWERINGS[name] for name in names})
-    resolver.add({one.name: (one.definition, one.arguments) for one in served})
-    _register(core, resolver, served)
+    compiler.add({one.name: (one.definition, one.arguments) for one in served})
+    _register(core, compiler, served)
 
 
-def _register(core: Any, resolver: Resolver, served: Sequence[Served]) -> None:
+def _register(core: Any, compiler: KernelCompiler, served: Sequence[Served]) -> None:
     """Registers overloads, with those whose outputs the definition says itself: not an in-place form that PyTorch has a
     meta kernel for, which would run the functional form and copy, nor such an out= that may have another type."""
     import torch
@@ -45,7 +50,7 @@ def _register(core: Any, resolver: Resolver, served: Sequence[Served]) -> None:
         if one.functional in OUTPUTS and not asks:
             own.add(one.name)
         if one.functional in OUTPUTS and in_place:
-            resolver.in_place[one.name] = OUTPUTS[one.functional]
+            compiler.in_place[one.name] = OUTPUTS[one.functional]
     core.register_kernels([(one.name, "" if one.functional == one.name else one.functional) for one in served], own)
 
 
@@ -62,20 +67,21 @@ def install(
     ops.load()
     definitions = {name: definition for name, definition in LOWERINGS.items() if name not in _ONLY_IN_GRAPHS}
     served = served_overloads(choose(definitions))
-    loader = Loader(driver_of, core.load_kernel)
+    loader = Loader(driver_of, core.load_kernel, core.library_kernel)
     lowerings = {one.name: (one.definition, one.arguments) for one in served}
-    resolver = Resolver(lowerings, loader, core.make_plan, kernel_failed)
+    compiler = KernelCompiler(lowerings, loader, core.make_plan, kernel_failed)
     if debug.level:
         from bringup.lowering.call_text import tell
 
-        resolver.observers.append(tell)
-    active[:] = [resolver]
-    untraced(Resolver.resolve)
-    core.set_kernel_resolver(resolver.resolve)
-    _register(core, resolver, served)
-    if all(driver_of(index).offers("launch") for index in range(core.device_count())):
+        compiler.observers.append(tell)
+    able = [index for index in range(core.device_count()) if driver_of(index).offers("launch")]
+    _compilers.update(dict.fromkeys(able, compiler))
+    untraced(KernelCompiler.resolve)
+    core.set_kernel_resolver(compiler.resolve)
+    _register(core, compiler, served)
+    if len(able) == core.device_count():
         from bringup.lowering import composed
 
         composed.register(core)
-    LATE[:] = [partial(_extend, core, resolver)]
+    LATE[:] = [partial(_extend, core, compiler)]
     return served

@@ -1,42 +1,115 @@
-"""Which op has which lowering. One definition serves the functional, the in-place and the out= overloads.
+"""The definitions of ops: one table, in which an overload has at most one entry of each kind.
 
 @lowering("aten::tril")
 def tril(call, self, diagonal): ...
 
 pointwise("aten::exp", exp, to="float")
+
+@define("decomposition", "aten::zero")
+def zero(x): ...
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from bringup.ir.dtypes import DType, boolean
 from bringup.ir.expr import Expr
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering.definition_check import check_names
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.scalar_types import number_type, opmath, result_type
+from bringup.lowering.untraced import untraced
+
+if TYPE_CHECKING:
+    import torch
 
 Lowering: TypeAlias = Callable[..., None]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-#: The folder that the package is in.
-ROOT = __file__.removesuffix("bringup/lowering/registry.py")
-
-#: Functional overload ("aten::add.Tensor", or "aten::exp" where the overload has no name) → its definition.
-LOWERINGS: dict[str, Lowering] = {}
-#: Overload → file and line that define it, from the package on: ``bringup ops`` prints them.
-DEFINED_AT: dict[str, str] = {}
-
-#: Told of overloads that are defined after the first device was opened, whose kernels are registered then.
-LATE: list[Callable[[Sequence[str]], None]] = []
+#: What a definition is for:
+#: lowering              loops, for single calls and in graphs; serves the in-place and out= overloads too
+#: graph lowering        loops of an op that only graphs hold: eager PyTorch makes it of others first
+#: file lowering         loops for exported files; with a device at hand the op runs as an ordinary one
+#: composed              Python over other ops of the device: the data say how many elements there are
+#: composed everywhere   the same for devices without kernels too: PyTorch has no CPU kernel to fall back on
+#: on CPU                what an op of bringup's own, which composed ones are made of, does with CPU tensors
+#: decomposition         how a graph takes the op apart before it is lowered
+#: export decomposition  the same for an exported model, where that differs
+Kind: TypeAlias = Literal[
+    "lowering",
+    "graph lowering",
+    "file lowering",
+    "composed",
+    "composed everywhere",
+    "on CPU",
+    "decomposition",
+    "export decomposition",
+]
 
 #: Outputs of an op whose meta kernel in PyTorch is missing or differs from the CPU: a function of the arguments as the
 #: core describes them (bringup/_C.pyi), which gives ("new", scalar_type, sizes, strides) per output, None for one that
 #: stays undefined.
 Outputs: TypeAlias = Callable[..., Sequence["tuple[str, int, tuple[int, ...], tuple[int, ...]] | None"]]
-OUTPUTS: dict[str, Outputs] = {}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What one overload ("aten::add.Tensor", or "aten::exp" where the overload has no name) is, of one kind."""
+
+    overload: str
+    kind: Kind
+    function: Callable[..., Any]
+    #: File and line, from the package on where it is in there.
+    place: str
+    outputs: Outputs | None = None
+
+
+DEFINITIONS: dict[tuple[str, Kind], Definition] = {}
+
+
+class Defined(Mapping[str, Any]):
+    """Overload → function of the definitions of one kind, or another field of them where it is set; follows the table.
+
+    >>> Defined("lowering").get("test::no_such_op")
+    """
+
+    def __init__(self, kind: Kind, field: str = "function") -> None:
+        self._kind, self._field = kind, field
+
+    def __getitem__(self, overload: str) -> Any:
+        found = getattr(DEFINITIONS[overload, self._kind], self._field)
+        if found is None:
+            raise KeyError(overload)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        for (overload, kind), definition in DEFINITIONS.items():
+            if kind == self._kind and getattr(definition, self._field) is not None:
+                yield overload
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+LOWERINGS: Mapping[str, Lowering] = Defined("lowering")
+OUTPUTS: Mapping[str, Outputs] = Defined("lowering", "outputs")
+
+#: Arguments that repeat what the tensors' shapes say (normalized_shape): a lowering, whichever overload it serves, does
+#: not look at their numbers.
+REPEATED: dict[Lowering, tuple[int, ...]] = {}
+
+#: Told of overloads whose lowering is defined after the first device was opened, whose kernels are registered then.
+LATE: list[Callable[[Sequence[str]], None]] = []
+
+#: Keeps alive what was registered with PyTorch.
+_libraries: list[torch.library.Library] = []
+
+#: The folder that the package is in.
+ROOT = __file__.removesuffix("bringup/lowering/registry.py")
 
 
 def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
@@ -49,10 +122,6 @@ def new_output(code: int, sizes: Sequence[int]) -> tuple[str, int, tuple[int, ..
     return ("new", code, tuple(sizes), tuple(int(step) for step in steps))
 
 
-#: Arguments that repeat what the tensors' shapes say (normalized_shape): a definition does not look at their numbers.
-REPEATED: dict[Lowering, tuple[int, ...]] = {}
-
-
 def caller() -> str:
     """Returns file and line of whoever calls into this module."""
     frame = sys._getframe(1)
@@ -61,31 +130,73 @@ def caller() -> str:
     return f"{frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno}"
 
 
+def is_ours(function: Callable[..., Any]) -> bool:
+    """True for a function of this package; what others define is checked first."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(f"{ROOT}bringup/")
+
+
+def define(
+    kind: Kind, *overloads: str, outputs: Outputs | None = None, repeated: tuple[int, ...] = ()
+) -> Callable[[_F], _F]:
+    """Registers a function as the definition of some overloads; the second one of a kind is an error.
+
+    >>> @define("composed", "test::nothing")
+    ... def nothing(x): ...
+    >>> DEFINITIONS.pop(("test::nothing", "composed")).function is nothing
+    True
+    """
+    place = caller()
+
+    def register(function: _F) -> _F:
+        if not is_ours(function):
+            check_names(function)
+        for overload in overloads:
+            if known := DEFINITIONS.get((overload, kind)):
+                raise ValueError(f"{overload} has two definitions ({kind}): {known.place} and {place}")
+        for overload in overloads:
+            DEFINITIONS[overload, kind] = Definition(overload, kind, function, place, outputs)
+        if repeated:
+            REPEATED[function] = repeated
+        if kind == "lowering":
+            for serve in LATE:
+                serve(overloads)
+        return function
+
+    return register
+
+
 def lowering(
     *overloads: str, outputs: Outputs | None = None, repeated: tuple[int, ...] = ()
 ) -> Callable[[Lowering], Lowering]:
-    """Registers ``function(call, *arguments)`` as the definition of some functional overloads.
+    """Registers ``function(call, *arguments)`` as the loops of some functional overloads.
 
     >>> @lowering("test::nothing")
     ... def nothing(call, self): ...
-    >>> LOWERINGS.pop("test::nothing") is nothing
+    >>> DEFINITIONS.pop(("test::nothing", "lowering")).function is nothing
     True
     """
+    return define("lowering", *overloads, outputs=outputs, repeated=repeated)
 
-    where = caller()
 
-    def register(function: Lowering) -> Lowering:
-        for overload in overloads:
-            if overload in LOWERINGS:
-                raise ValueError(f"{overload} has two lowerings")
-            LOWERINGS[overload] = function
-            DEFINED_AT[overload] = where
-            if outputs is not None:
-                OUTPUTS[overload] = outputs
-        if repeated:
-            REPEATED[function] = repeated
-        for serve in LATE:
-            serve(overloads)
+def composed(*overloads: str) -> Callable[[_F], _F]:
+    """Registers a function over tensors of the device as the kernel of some overloads; a function of a program serves
+    all devices from now on, one of this package (``composed.py``) those that run kernels.
+
+    @composed("mychip::run_starts")
+    def run_starts(x): ...
+    """
+    note = define("composed", *overloads)
+
+    def register(function: _F) -> _F:
+        note(function)
+        if not is_ours(function):
+            import torch
+
+            for overload in overloads:
+                namespace, _, name = overload.partition("::")
+                _libraries.append(torch.library.Library(namespace, "IMPL"))
+                _libraries[-1].impl(name, untraced(function), "PrivateUse1")
         return function
 
     return register
@@ -116,7 +227,7 @@ def pointwise(
     it must fit the type.
 
     >>> pointwise("test::double", lambda x: x + x)
-    >>> LOWERINGS.pop("test::double").__name__
+    >>> DEFINITIONS.pop(("test::double", "lowering")).function.__name__
     'lower'
     """
 

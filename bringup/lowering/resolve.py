@@ -1,7 +1,7 @@
 """From one call to a launch plan: structures known before answer in microseconds, new ones are lowered and compiled.
 
-The core calls ``Resolver.resolve`` when its signature cache misses. Two calls have the same structure when they agree
-in op, dtypes, dimensions and plain arguments, and their sizes and strides answer all guards of the lowering alike.
+The core calls ``KernelCompiler.resolve`` when its signature cache misses. Two calls have the same structure when they
+agree in op, dtypes, dimensions and plain arguments, and their sizes and strides answer all guards alike.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bringup.compile.failure import NotCompiled
 from bringup.compile.index_code import code_of
 from bringup.compile.kernels import ForeignKernel, KernelRecord
 from bringup.compile.loader import Compiled, Loader
+from bringup.driver import PlacementKind
 from bringup.ir.dtypes import NoSuchNumber
 from bringup.ir.index import Index
 from bringup.ir.kernel import Kernel
@@ -27,7 +28,7 @@ from bringup.lowering.observation import CallRecord
 from bringup.lowering.output_layout import check_in_place
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
-from bringup.lowering.symbolic import Trace, index_of
+from bringup.lowering.symbolic import Trace, guard_code, index_of
 
 #: (arguments, outputs) as the core describes a call: see bringup/_C.pyi.
 Described: TypeAlias = tuple[Sequence[Any], "Sequence[Any] | None"]
@@ -126,7 +127,13 @@ def trace_call(
             _, slot, code, sizes, strides, flags = argument
             shape, steps = layout(f"t{slot}", sizes, strides, bool(flags & 2))
             by_slot[slot] = tensor = Tensor(
-                ("tensor", slot), dtype_of(code), shape, steps, contiguous=bool(flags & 2), wrapped=bool(flags & 1)
+                ("tensor", slot),
+                dtype_of(code),
+                shape,
+                steps,
+                contiguous=bool(flags & 2),
+                wrapped=bool(flags & 1),
+                placement=PlacementKind(flags >> 8),
             )
             return tensor
         _, slot, code, value, flags = argument
@@ -172,11 +179,28 @@ class Structure:
     fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
 
 
-_FLAG_POINTWISE, _FLAG_RANDOM, _FLAG_REFUSED, _FLAG_APART = 1, 2, 8, 16
+_FLAG_POINTWISE, _FLAG_REFUSED, _FLAG_APART = 1, 8, 16
 _RELATIONS = ("eq", "ne", "lt", "ge", "gt", "le")  # as the core numbers them
-_IMMEDIATE, _TENSOR, _OUTPUT, _TEMPORARY, _SCALAR, _SEED, _OFFSET = range(7)
+#: Kinds of a launch's arguments, and the flag of a plan that draws random numbers, as bringup/_C.pyi numbers them.
+IMMEDIATE, TENSOR, OUTPUT, TEMPORARY, SCALAR, SEED, OFFSET = range(7)
+RANDOM = 2
 _WRAP = 256  # added to the type of a number that wraps around (_C.pyi)
-_MEMORY = {"tensor": _TENSOR, "output": _OUTPUT, "temporary": _TEMPORARY}
+_MEMORY = {"tensor": TENSOR, "output": OUTPUT, "temporary": TEMPORARY}
+
+
+def measure_code(
+    kernel: Kernel | ForeignKernel,
+    loaded: Compiled,
+    sizes: Sequence[str],
+    code: Callable[[Index], str],
+    space: dict[str, Any],
+) -> str:
+    """Python source of the work units, flops and bytes of a launch; what it calls is put in ``space``."""
+    if isinstance(kernel, ForeignKernel):
+        return ", ".join(map(code, (kernel.units, kernel.flops, kernel.bytes)))
+    name = f"measure{len(space)}"
+    space[name] = loaded.measure
+    return f"*{name}({', '.join(sizes)})"
 
 
 def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
@@ -189,31 +213,26 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
 
     launches = []
     space: dict[str, Any] = {}
-    for n, (launch, loaded) in enumerate(zip(call.launches, compiled)):
+    for launch, loaded in zip(call.launches, compiled):
         arguments = []
         for tensor in launch.buffers:
             where, slot = tensor.memory
             offset = code(index_of(tensor.offset) * tensor.dtype.size)
             arguments.append(f"({_MEMORY[where]}, {slot}, {offset})")
         sizes = [code(index_of(number)) for number in launch.sizes]
-        arguments += [f"({_IMMEDIATE}, {size}, 0)" for size in sizes]
+        arguments += [f"({IMMEDIATE}, {size}, 0)" for size in sizes]
         for param, given in zip(launch.kernel.params, launch.params):
             if isinstance(given, Number):
-                arguments.append(f"({_SCALAR}, {given.slot}, {CODE_OF[param.dtype] + _WRAP * given.wraps})")
+                arguments.append(f"({SCALAR}, {given.slot}, {CODE_OF[param.dtype] + _WRAP * given.wraps})")
             elif isinstance(given, int):
-                arguments.append(f"({_IMMEDIATE}, {given}, 0)")
+                arguments.append(f"({IMMEDIATE}, {given}, 0)")
             else:
-                arguments.append(f"({_SEED if given == 'seed' else _OFFSET}, 0, 0)")
-        if isinstance(launch.kernel, ForeignKernel):
-            formulas = (launch.kernel.units, launch.kernel.flops, launch.kernel.bytes)
-            measured = ", ".join(map(code, formulas))
-        else:
-            space[f"measure{n}"] = loaded.measure
-            measured = f"*measure{n}({', '.join(sizes)})"
+                arguments.append(f"({SEED if given == 'seed' else OFFSET}, 0, 0)")
+        measured = measure_code(launch.kernel, loaded, sizes, code, space)
         launches.append(f"({loaded.handle}, {measured}, [{', '.join(arguments)}])")
     temporaries = [code(index_of(t.numel) * t.dtype.size) for t in call.temporaries]
     source = (
-        f"def holds(v, s):\n    return {call.trace.guard_code(code)}\n"
+        f"def holds(v, s):\n    return {guard_code(call.trace.guards, call.trace.scalar_guards, code)}\n"
         f"def fill(v):\n    return [{', '.join(launches)}], [{', '.join(temporaries)}]\n"
     )
     exec(compile(source, f"<guards of {call.op}>", "exec"), space)
@@ -237,8 +256,8 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Resolver:
-    """Plans for the calls of all devices."""
+class KernelCompiler:
+    """Makes plans for the calls, and kernels for the graphs, of devices; ``compiler_for(device)`` finds it."""
 
     def __init__(
         self,
@@ -333,7 +352,7 @@ class Resolver:
         launches, temporaries = structure.fill(flat.numbers)
         call = structure.call
         guards = scalar_guards(call.trace)
-        flags = _FLAG_POINTWISE * call.pointwise | _FLAG_RANDOM * call.random | _FLAG_APART * call.apart
+        flags = _FLAG_POINTWISE * call.pointwise | RANDOM * call.random | _FLAG_APART * call.apart
         if made is None:
             return self._make_plan(launches, temporaries, guards, flags)
         outputs = [None if output is None else output[1:] for output in made]

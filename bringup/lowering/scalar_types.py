@@ -52,7 +52,7 @@ _C10 = "Byte Char Short Int Long Half Float Double Bool BFloat16 UInt16 UInt32 U
 #: What PyTorch's error messages call the types (c10::toString).
 C10_NAMES: dict[int, str] = dict(zip(BY_CODE, _C10.split()))
 CODE_OF = {dtype: code for code, dtype in BY_CODE.items()}
-_BY_NAME = {dtype.name: dtype for dtype in CODE_OF}
+BY_NAME = {dtype.name: dtype for dtype in CODE_OF}
 
 
 @cache
@@ -65,7 +65,7 @@ def promote(a: DType, b: DType) -> DType:
     import torch
 
     joint = torch.promote_types(getattr(torch, a.name), getattr(torch, b.name))
-    return _BY_NAME[str(joint).removeprefix("torch.")]
+    return BY_NAME[str(joint).removeprefix("torch.")]
 
 
 def _category(dtype: DType) -> int:
@@ -82,7 +82,7 @@ def number_type(value: bool | int | float) -> DType:
         return boolean if isinstance(value, bool) else int64
     import torch
 
-    return _BY_NAME[str(torch.get_default_dtype()).removeprefix("torch.")]
+    return BY_NAME[str(torch.get_default_dtype()).removeprefix("torch.")]
 
 
 def result_type(dimensioned: list[DType], zero_dim: list[DType], wrapped: list[DType]) -> DType:

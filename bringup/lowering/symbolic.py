@@ -13,7 +13,7 @@ The kernels that follow hold for every call whose numbers answer all guards alik
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, Union
 
 from bringup.ir.index import Index, Int, Size, as_index, floor_divide, maximum, minimum, modulo
@@ -29,7 +29,8 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "ge": operator.ge,
 }
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
-_SYMBOL = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+#: Relation → what Python writes.
+RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 class Trace:
@@ -67,14 +68,23 @@ class Trace:
             self.scalar_guards[(slot, relation if answer else _OPPOSITE[relation], number)] = None
         return answer
 
-    def guard_code(self, place: Callable[[Index], str]) -> str:
-        """The guards as a Python expression over ``v`` and, for scalars, ``s``."""
-        parts = [f"{place(index)} {_SYMBOL[relation]} 0" for relation, index in self._guards]
-        for slot, relation, number in self.scalar_guards:
-            # repr of an infinity is no Python expression.
-            known = repr(number) if abs(number) != float("inf") else f"float({str(number)!r})"
-            parts.append(f"s[{slot}] {_SYMBOL[relation]} {known}")
-        return " and ".join(parts) or "True"
+
+def guard_code(
+    guards: Iterable[tuple[str, Index]],
+    scalar_guards: Iterable[tuple[int, str, bool | int | float]],
+    place: Callable[[Index], str],
+) -> str:
+    """Guards as a Python expression over ``v`` and, for scalars, ``s``.
+
+    >>> guard_code([("gt", Size("n"))], [(0, "eq", 1.5)], lambda index: "v[0]")
+    'v[0] > 0 and s[0] == 1.5'
+    """
+    parts = [f"{place(index)} {RELATIONS[relation]} 0" for relation, index in guards]
+    for slot, relation, number in scalar_guards:
+        # repr of an infinity is no Python expression.
+        known = repr(number) if abs(number) != float("inf") else f"float({str(number)!r})"
+        parts.append(f"s[{slot}] {RELATIONS[relation]} {known}")
+    return " and ".join(parts) or "True"
 
 
 class Dim:

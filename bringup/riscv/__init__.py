@@ -1,8 +1,8 @@
-"""RISC-V machines that run bare-metal programs: our interpreter, QEMU and unicorn behind one interface.
+"""RISC-V machines that run bare-metal programs: our interpreter and QEMU behind one interface.
 
-- machine: the interface; interpreter (with iss/, in C), qemu and unicorn_machine are the machines
+- machine: the interface; interpreter (with iss/, in C) and qemu are the machines
 - device: registers in Python; echo, compute, gemm and remote are devices
-- hosted: what qemu and unicorn_machine share; runtime: how programs start
+- runtime: how programs start
 - elf: programs, their functions and source lines
 - toolchain: cross compilers
 """

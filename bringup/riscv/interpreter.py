@@ -92,7 +92,7 @@ def _library() -> ctypes.CDLL:
         "iss_read_counts": (None, machine, ctypes.POINTER(_Counts), ctypes.POINTER(_Counts)),
         "iss_reset_counts": (None, machine),
         "iss_csr": (u64, machine, u32),
-        "iss_execute_vector": (ctypes.c_int, machine, u32, ctypes.POINTER(u64)),
+        "iss_expand": (u32, u32, ctypes.c_uint16),
     }
     for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
@@ -100,11 +100,19 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def expanded(compressed: int, xlen: int) -> int:
+    """The instruction of 32 bits that a compressed one stands for; 0 if it is illegal.
+
+    >>> hex(expanded(0x4108, 64))  # c.lw a0, 0(a0)
+    '0x52503'
+    """
+    return int(_library().iss_expand(xlen, compressed & 0xFFFF))
+
+
 class Interpreter(Machine):
     """A hart in machine mode and its RAM.
 
-    ``ram`` lets it share the memory of another emulator; ``portable`` keeps it from instructions that only newer host
-    processors have (the results are the same).
+    ``portable`` keeps it from instructions that only newer host processors have (the results are the same).
     """
 
     name: ClassVar[str] = "interpreter"
@@ -115,15 +123,12 @@ class Interpreter(Machine):
         spec: MachineSpec | None = None,
         devices: Mapping[int, Device] = MappingProxyType({}),
         *,
-        ram: Bytes | None = None,
         portable: bool = False,
     ) -> None:
         super().__init__(program, spec, devices)
         spec = self.spec
         self._c = _library()
-        self._ram = _fresh_ram(spec.ram_bytes) if ram is None else ram
-        if self._ram.size != spec.ram_bytes or self._ram.dtype != np.uint8 or not self._ram.flags.c_contiguous:
-            raise ValueError(f"ram must be {spec.ram_bytes} contiguous bytes (uint8)")
+        self._ram = _fresh_ram(spec.ram_bytes)
         # A callback that held the machine would keep it alive through a cycle that C holds.
         this = weakref.ref(self)
         config = _Config(
@@ -287,13 +292,6 @@ class Interpreter(Machine):
         self._ram[self._place(address, len(data))] = np.frombuffer(data, np.uint8)
         self._c.iss_code_changed(handle, address, len(data))
 
-    def _place(self, address: int, nbytes: int) -> slice:
-        at = address - self.spec.ram_base
-        if nbytes < 0 or not 0 <= at <= self.spec.ram_bytes - nbytes:
-            end = self.spec.ram_base + self.spec.ram_bytes
-            raise ValueError(f"{nbytes} bytes at {address:#x} are not within RAM ({self.spec.ram_base:#x} to {end:#x})")
-        return slice(at, at + nbytes)
-
     # ---- counts ----
     @property
     def counts(self) -> Counts:
@@ -353,19 +351,6 @@ class Interpreter(Machine):
         width = self.spec.vlen // 8
         data = ctypes.string_at(self._c.iss_vector_file(self._open()), 32 * width)
         return np.frombuffer(data, np.uint8).reshape(32, width)
-
-    def execute_vector(self, instruction: int) -> int:
-        """Executes one vector instruction on the registers; gives its lane-beats.
-
-        For an emulator without vectors that shares its RAM: it copies its registers in and out.
-        """
-        beats = ctypes.c_uint64()
-        fault = self._c.iss_execute_vector(self._open(), instruction, ctypes.byref(beats))
-        if self._refusal is not None:
-            self._raise_refusal(0)
-        if fault >= 0:
-            raise self._error(f"vector instruction {instruction:#010x} faults ({fault})")
-        return beats.value
 
     def close(self) -> None:
         """Gives back the memory; arrays of it that still exist keep theirs."""

@@ -87,7 +87,7 @@ class MachineSpec:
 
 @dataclass
 class FunctionCounts:
-    """What one function retired, without the functions that it called; None where an emulator cannot tell."""
+    """What one function retired, without the functions that it called; None where an emulator does not count it."""
 
     instructions: int = 0
     loads: int | None = 0
@@ -98,7 +98,7 @@ class FunctionCounts:
 
 @dataclass
 class Counts:
-    """What retired since the last reset; None where an emulator cannot tell.
+    """What retired since the last reset; None where an emulator does not count it.
 
     An atomic read-modify-write is a load and a store. A vector instruction moves ``ceil(vl·SEW / VLEN)`` lane-beats, of
     the wider SEW where it widens or narrows, times the fields of a segment; vset* moves none.
@@ -211,6 +211,14 @@ class Machine(ABC):
     def console(self) -> bytes:
         """What the guest wrote to its UART."""
 
+    def _place(self, address: int, nbytes: int) -> slice:
+        """Where in RAM an address is; ValueError for what is not all within it."""
+        at = address - self.spec.ram_base
+        if nbytes < 0 or not 0 <= at <= self.spec.ram_bytes - nbytes:
+            end = self.spec.ram_base + self.spec.ram_bytes
+            raise ValueError(f"{nbytes} bytes at {address:#x} are not within RAM ({self.spec.ram_base:#x} to {end:#x})")
+        return slice(at, at + nbytes)
+
     def name_range(self, name: str, start: int, end: int) -> None:
         """Names code that the host wrote into RAM, for counts and errors."""
         self.program.name_range(name, start, end)
@@ -248,7 +256,6 @@ class Machine(ABC):
 _MACHINES = {
     "interpreter": ("interpreter", "Interpreter"),
     "qemu": ("qemu", "QemuMachine"),
-    "unicorn": ("unicorn_machine", "UnicornMachine"),
 }
 MACHINES = tuple(_MACHINES)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from bringup.riscv.interpreter import expanded
+
 
 @dataclass(frozen=True)
 class Access:
@@ -42,13 +44,13 @@ def _signed12(value: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def decode_access(word: int, xlen: int) -> Access | None:
-    """The access of an instruction; None if it is no scalar load or store.
+    """The access of an instruction; None if it is not a scalar load or store.
 
     >>> decode_access(0x00452583, 64)  # lw a1, 4(a0)
     Access(load=True, store=False, size=4, base=10, offset=4, register=11, signed=True, floating=False)
     """
     if instruction_bytes(word) == 2:
-        return _compressed(word & 0xFFFF, xlen)
+        word = expanded(word, xlen)
     opcode, width, rd, rs1, rs2 = (_bits(word, *place) for place in ((6, 0), (14, 12), (11, 7), (19, 15), (24, 20)))
     near = _signed12(_bits(word, 31, 20))
     far = _signed12(_bits(word, 31, 25) << 5 | rd)
@@ -64,29 +66,3 @@ def decode_access(word: int, xlen: int) -> Access | None:
         kind = _bits(word, 31, 27)  # lr only loads, sc only stores
         return Access(kind != 3, kind != 2, 1 << width, rs1, 0, rd)
     return None
-
-
-def _compressed(word: int, xlen: int) -> Access | None:
-    quadrant, kind = word & 3, _bits(word, 15, 13)
-    # The third row of formats is for words of the register's size in RV64, for float32 in RV32.
-    forms = {1: (8, True), 2: (4, False), 3: (8, False) if xlen == 64 else (4, True)}
-    if quadrant == 1 or kind & 3 == 0:
-        return None
-    store = kind >= 4
-    size, floating = forms[kind & 3]
-    if quadrant == 0:
-        offset = _bits(word, 12, 10) << 3
-        offset |= _bits(word, 6, 5) << 6 if size == 8 else _bits(word, 5, 5) << 6 | _bits(word, 6, 6) << 2
-        return Access(not store, store, size, _bits(word, 9, 7) + 8, offset, _bits(word, 4, 2) + 8, floating=floating)
-    if store:
-        offset = _bits(word, 12, 10) << 3 | _bits(word, 9, 7) << 6
-        if size == 4:
-            offset = _bits(word, 12, 9) << 2 | _bits(word, 8, 7) << 6
-        return Access(False, True, size, 2, offset, _bits(word, 6, 2), floating=floating)
-    offset = _bits(word, 12, 12) << 5
-    offset |= (
-        _bits(word, 6, 5) << 3 | _bits(word, 4, 2) << 6
-        if size == 8
-        else _bits(word, 6, 4) << 2 | _bits(word, 3, 2) << 6
-    )
-    return Access(True, False, size, 2, offset, _bits(word, 11, 7), floating=floating)

@@ -1,6 +1,7 @@
 """QEMU as a machine: its own process, driven through its debugger port.
 
-Nothing inside QEMU is touched. Memory is a file that both sides map. Physical memory protection hides everything else
+Nothing inside QEMU is touched, and it knows no device of ours: it stops at an access, we do what the instruction does,
+and it goes on behind it. Memory is a file that both sides map. Physical memory protection hides everything else
 but the UART, so that an access to a device, to the finisher or to nothing traps, and a breakpoint waits at the trap
 vector; other breakpoints are on `wfi` and on instructions that concern traps. With ``-icount shift=0`` its minstret
 counts exactly.
@@ -23,12 +24,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from bringup.riscv.device import Device
-from bringup.riscv.hosted import LOAD_FAULT, MIE, MPIE, MPP, STORE_FAULT, HostedMachine
-from bringup.riscv.machine import UART, Counts, MachineSpec, Stop
-from bringup.riscv.qemu_gdb import GdbPort
+from bringup.riscv.device import Bus, Device
+from bringup.riscv.machine import FINISHER, UART, Counts, Machine, MachineSpec, Stop
+from bringup.riscv.memory_access import Access, decode_access, instruction_bytes
+from bringup.riscv.qemu_gdb import OF_A_TRAP, GdbPort, QemuHart
 from bringup.riscv.system_instructions import WFI, csr_number, lets_interrupts_in, system_instructions
-from bringup.riscv.trap_report import instruction_at
+from bringup.riscv.trap_report import instruction_at, reported_trap, trap_reason
 
 #: Seconds until QEMU must listen.
 START_SECONDS = 20.0
@@ -38,68 +39,19 @@ LOOK_SECONDS = 0.25
 _BEYOND = 4 << 20
 _MTVEC, _MEPC, _MCAUSE, _MTVAL = 0x305, 0x341, 0x342, 0x343
 _ILLEGAL, _BREAKPOINT, _ENVIRONMENT_CALLS = 2, 3, range(8, 12)
-_OF_A_TRAP = ("mepc", "mcause", "mtval")
-_WATCHED = ("mstatus", "mie", "mtvec", *_OF_A_TRAP, "minstret")
+#: Bits of mstatus, and of mie and mip.
+MIE, MPIE, MPP = 1 << 3, 1 << 7, 3 << 11
+MEIE = 1 << 11
+LOAD_FAULT, STORE_FAULT = 5, 7
+EXTERNAL_INTERRUPT = 11
 #: Bytes in one packet: QEMU takes 4096 characters, two per byte.
 _PACKET_BYTES = 1024
 
 
-class QemuHart:
-    """The registers of a stopped QEMU: read at once, changes are kept until it goes on."""
-
-    def __init__(self, port: GdbPort, xlen: int) -> None:
-        self._port, self._mask = port, (1 << xlen) - 1
-        self.names = sorted(port.numbers, key=lambda name: port.numbers[name][0])
-        self.general: list[int] = [0] * 33
-        self.csrs: dict[str, int] = {}
-        self.changed: dict[str, int] = {}
-
-    def fetch(self) -> None:
-        """Reads the registers after a stop."""
-        self.general, self.csrs = self._port.read_registers(_WATCHED)
-        self.changed = {}
-
-    @property
-    def pc(self) -> int:
-        """Where it is."""
-        return self.general[32]
-
-    @pc.setter
-    def pc(self, value: int) -> None:
-        self.general[32] = self.changed["pc"] = value & self._mask
-
-    def x(self, number: int) -> int:
-        """An integer register."""
-        return self.general[number]
-
-    def set_x(self, number: int, value: int) -> None:
-        """Changes one; x0 stays 0."""
-        if number:
-            self.general[number] = self.changed[self.names[number]] = value & self._mask
-
-    def f(self, number: int) -> int:
-        """The bits of a floating-point register."""
-        return self._port.read_register(self.names[33 + number])
-
-    def set_f(self, number: int, value: int) -> None:
-        """Changes one."""
-        name = self.names[33 + number]
-        self.changed[name] = value & ((1 << self._port.numbers[name][1]) - 1)
-
-    def csr(self, name: str) -> int:
-        """A control register."""
-        return self.csrs[name]
-
-    def set_csr(self, name: str, value: int) -> None:
-        """Changes one."""
-        self.csrs[name] = self.changed[name] = value & self._mask
-
-
-class QemuMachine(HostedMachine):
-    """Runs a program in QEMU; of the counts it tells instructions only."""
+class QemuMachine(Machine):
+    """Runs a program in QEMU; it counts instructions only. Exact in what it counts and in when interrupts are taken."""
 
     name: ClassVar[str] = "qemu"
-    hart: QemuHart
 
     def __init__(
         self,
@@ -110,8 +62,22 @@ class QemuMachine(HostedMachine):
         self._folder = Path(tempfile.mkdtemp(prefix="bringup-qemu-", dir=_shared_memory()))
         self._finalizer: weakref.finalize[..., QemuMachine] = weakref.finalize(self, _end, None, self._folder)
         self._counter = self._retired = self._counted_from = 0
+        self._ended: Stop | None = None
+        self._closed = False
         super().__init__(program, spec, devices)
-        self._check_addresses()
+        if self.spec.ram_base != 0x8000_0000:
+            raise ValueError(f"machine 'qemu' has its memory at 0x80000000, not at {self.spec.ram_base:#x}")
+        self.ram = self._make_ram(self.spec.ram_bytes)
+        this = weakref.ref(self)  # so that a forgotten machine ends at once
+
+        def retired() -> int:
+            machine = this()
+            assert machine is not None, "only a machine that runs has devices that ask"
+            return machine._retired
+
+        self.bus = Bus(devices, self.ram, self.spec.ram_base, retired)
+        for segment in self.program.segments:
+            self.bus.memory.write(segment.address, segment.data)
         self._process = self._start()
         self._finalizer.detach()
         self._finalizer = weakref.finalize(self, _end, self._process, self._folder)
@@ -128,10 +94,6 @@ class QemuMachine(HostedMachine):
         if shutil.which("qemu-system-riscv64"):
             return None
         return "there is no program qemu-system-riscv64; apt-get install qemu-system-misc"
-
-    def _check_addresses(self) -> None:
-        if self.spec.ram_base != 0x8000_0000:
-            raise ValueError(f"machine 'qemu' has its memory at 0x80000000, not at {self.spec.ram_base:#x}")
 
     def _make_ram(self, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         with (self._folder / "ram").open("w+b") as file:
@@ -166,7 +128,7 @@ class QemuMachine(HostedMachine):
         self._port.ask(b"s")
         protection = _protection(self.spec)
         registers = dict.fromkeys(self.hart.names[1:32], 0)
-        self._port.tell(self._port.writes({**protection, **registers, "pc": self.program.entry, "mcause": 0}))
+        self._port.expect_ok(self._port.writes({**protection, **registers, "pc": self.program.entry, "mcause": 0}))
         for segment in self.program.segments:
             self._add_stops(segment.address, segment.data)
         self.hart.fetch()
@@ -177,7 +139,7 @@ class QemuMachine(HostedMachine):
     def _add_breakpoint(self, address: int) -> None:
         if address not in self._breakpoints:
             self._breakpoints.add(address)
-            self._port.tell([b"Z0,%x,4" % address])
+            self._port.expect_ok([b"Z0,%x,4" % address])
 
     def _add_stops(self, address: int, data: bytes) -> None:
         for at, word in system_instructions(address, data):
@@ -189,13 +151,13 @@ class QemuMachine(HostedMachine):
         """Runs until the program exits or waits; the limit of instructions is looked at now and then."""
         self._check_alive()
         self._has_run = True
-        last, end = self.retired() + instructions, time.monotonic() + seconds
+        last, end = self._retired + instructions, time.monotonic() + seconds
         try:
             while True:
                 stop = self._run_a_while(end)
                 if stop is not None:
                     return stop
-                if self.retired() >= last:
+                if self._retired >= last:
                     raise self._error(f"ran longer than {instructions} instructions")
                 if time.monotonic() >= end:
                     raise self._error(f"ran longer than {seconds:g} s")
@@ -207,8 +169,7 @@ class QemuMachine(HostedMachine):
         hart = self.hart
         at_breakpoint = hart.pc in self._breakpoints
         if at_breakpoint and instruction_at(self, hart.pc) == WFI:
-            self._retire(hart.pc, 4)
-            hart.pc += 4
+            self._retire(4)
             return self._wait()
         if at_breakpoint:
             self._step_over()
@@ -239,7 +200,7 @@ class QemuMachine(HostedMachine):
         """QEMU would not move from a breakpoint."""
         here = b"0,%x,4" % self.hart.pc
         self._ask_with_changes(b"z" + here, b"s")
-        self._port.tell([b"Z" + here])
+        self._port.expect_ok([b"Z" + here])
         self._fetch()
 
     def _continue(self, end: float) -> None:
@@ -267,7 +228,7 @@ class QemuMachine(HostedMachine):
         mstatus = hart.csr("mstatus")
         restored = mstatus & ~(MIE | MPIE | MPP) | (MIE if mstatus & MPIE else 0)
         hart.pc = hart.csr("mepc")
-        for name in _OF_A_TRAP:
+        for name in OF_A_TRAP:
             hart.set_csr(name, self._before_trap[name])
         hart.set_csr("mstatus", restored | self._before_trap["mstatus"] & (MPIE | MPP))
         if _is_counted(cause, instruction_at(self, hart.pc)):
@@ -278,33 +239,130 @@ class QemuMachine(HostedMachine):
         self._trap(cause, hart.pc if cause == _BREAKPOINT else value)  # as in the other machines
         return None
 
-    def _enter_trap(self, cause: int, value: int) -> None:
-        super()._enter_trap(cause, value)
-        self._note_traps()
-
     def _note_traps(self) -> None:
         """Remembers what the next trap will overwrite, and where it will go."""
-        self._before_trap = {name: self.hart.csr(name) for name in ("mstatus", *_OF_A_TRAP)}
+        self._before_trap = {name: self.hart.csr(name) for name in ("mstatus", *OF_A_TRAP)}
         self._add_breakpoint(self.hart.csr("mtvec") & ~3)
 
+    # ---- what a stop means; each leaves the hart ready to go on ----
+    def _access(self, cause: int, trapped: int) -> Stop | None:
+        """Does the load or store at pc if it is for a device, else lets the guest trap.
+
+        The cause and the address are the emulator's; of scalar accesses we know both ourselves.
+        """
+        hart = self.hart
+        word = instruction_at(self, hart.pc)
+        access = None if word is None else decode_access(word, self.spec.xlen)
+        address = trapped
+        if access is None and self.bus.find(address) is not None:
+            raise self._error(f"device at {address:#x}: devices know only scalar loads and stores")
+        if access is not None and word is not None:
+            address = (hart.x(access.base) + access.offset) & ((1 << self.spec.xlen) - 1)
+            if access.store and not access.load and FINISHER <= address < FINISHER + 0x1000:
+                self._retire(instruction_bytes(word))
+                return self._finish(address, hart.x(access.register))
+            if self.bus.find(address) is not None:
+                self._device_access(access, address)
+                self._retire(instruction_bytes(word))
+                self._take_interrupt()
+                return None
+            cause = STORE_FAULT if access.store else LOAD_FAULT
+        self._trap(cause, address)
+        return None
+
+    def _finish(self, address: int, value: int) -> Stop | None:
+        kind, code = value & 0xFFFF, value >> 16 & 0xFFFF
+        if address != FINISHER or kind not in (0x5555, 0x3333):
+            return None  # as in QEMU: other values mean nothing
+        self._ended = Stop("exit", code if kind == 0x3333 else 0)
+        error = reported_trap(self)
+        if error is not None:
+            raise error
+        return self._ended
+
+    def _device_access(self, access: Access, address: int) -> None:
+        hart = self.hart
+        try:
+            if access.atomic:
+                raise RuntimeError("devices know no atomic access")
+            if access.store:
+                value = hart.f(access.register) if access.floating else hart.x(access.register)
+                self.bus.write(address, access.size, value & ((1 << 8 * access.size) - 1))
+                return
+            value = self.bus.read(address, access.size)
+        except Exception as error:  # devices are the user's code: whatever it raises stops the guest where it is
+            raise self._error(f"device at {address:#x}: {error}") from error
+        bits = 8 * access.size
+        if access.floating:
+            hart.set_f(access.register, value | ((1 << 64) - (1 << bits)))
+        else:
+            if access.signed and value >> bits - 1:
+                value -= 1 << bits
+            hart.set_x(access.register, value & ((1 << self.spec.xlen) - 1))
+
+    def _wait(self) -> Stop | None:
+        """The guest is behind a wfi: idle if nothing will wake it."""
+        if self.hart.csr("mie") & MEIE and self.bus.sleep():
+            self._take_interrupt()
+            return None
+        return Stop("idle")
+
+    def _take_interrupt(self) -> None:
+        """Enters the guest's handler if an interrupt is pending and let in."""
+        self.bus.run_due()
+        if self.bus.interrupt and self._interrupts_on():
+            self._enter_trap(EXTERNAL_INTERRUPT | 1 << self.spec.xlen - 1, 0)
+
+    def _interrupts_on(self) -> bool:
+        return bool(self.hart.csr("mie") & MEIE and self.hart.csr("mstatus") & MIE)
+
+    def _trap(self, cause: int, value: int) -> None:
+        """The instruction at pc traps: the guest's handler goes on, if it has one."""
+        base = self.hart.csr("mtvec") & ~3
+        if not self.spec.ram_base <= base < self.spec.ram_base + self.spec.ram_bytes:
+            raise self._error(trap_reason(cause, value))
+        self._enter_trap(cause, value)
+
+    def _enter_trap(self, cause: int, value: int) -> None:
+        hart, mtvec = self.hart, self.hart.csr("mtvec")
+        mstatus = hart.csr("mstatus")
+        hart.set_csr("mstatus", mstatus & ~(MIE | MPIE) | MPP | (MPIE if mstatus & MIE else 0))
+        hart.set_csr("mepc", hart.pc)
+        hart.set_csr("mcause", cause)
+        hart.set_csr("mtval", value)
+        interrupt = cause >> self.spec.xlen - 1
+        hart.pc = (mtvec & ~3) + (4 * EXTERNAL_INTERRUPT if interrupt and mtvec & 1 else 0)
+        self._note_traps()
+
+    def _error(self, reason: str) -> Exception:
+        hart = self.hart
+        registers = [hart.x(number) for number in range(32)]
+        return self.guest_error(reason, hart.pc, registers, instruction_at(self, hart.pc))
+
     # ---- memory and counts ----
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes of RAM."""
+        return self._checked(address, nbytes).tobytes()
+
     def write(self, address: int, data: bytes) -> None:
         """Changes RAM; code may be among it."""
-        self._checked(address, len(data))
+        place = self._checked(address, len(data))
         if not self._has_run:
-            super().write(address, data)
+            place[:] = np.frombuffer(data, np.uint8)
         else:  # through the port, so that QEMU forgets what it has translated of it
             for group in range(0, len(data), 16 * _PACKET_BYTES):
                 ends = range(group, min(group + 16 * _PACKET_BYTES, len(data)), _PACKET_BYTES)
                 parts = [(address + at, data[at : at + _PACKET_BYTES]) for at in ends]
-                self._port.tell([b"M%x,%x:%s" % (at, len(part), part.hex().encode()) for at, part in parts])
+                self._port.expect_ok([b"M%x,%x:%s" % (at, len(part), part.hex().encode()) for at, part in parts])
         self._add_stops(address, data)
 
-    def retired(self) -> int:
-        """Instructions since the start."""
-        return self._retired
+    def _checked(self, address: int, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        self._check_open()
+        return self.ram[self._place(address, nbytes)]
 
-    def _retire(self, pc: int, nbytes: int) -> None:
+    def _retire(self, nbytes: int) -> None:
+        """Goes on behind an instruction that was done here instead of in QEMU, and counts it."""
+        self.hart.pc += nbytes
         self._retired += 1
         self._set_counter(self._counter + 1)
 
@@ -322,13 +380,13 @@ class QemuMachine(HostedMachine):
 
     @property
     def counts(self) -> Counts:
-        """Instructions; QEMU tells nothing else."""
+        """Instructions; QEMU counts nothing else."""
         self._check_open()
-        return Counts(self.retired() - self._counted_from)
+        return Counts(self._retired - self._counted_from)
 
     def reset_counts(self) -> None:
         """Counts from zero again."""
-        self._counted_from = self.retired()
+        self._counted_from = self._retired
 
     @property
     def console(self) -> bytes:
@@ -338,6 +396,15 @@ class QemuMachine(HostedMachine):
 
     def _last_words(self) -> str:
         return (self._folder / "errors").read_text(errors="replace").strip() or "it said nothing"
+
+    def _check_alive(self) -> None:
+        self._check_open()
+        if self._ended is not None:
+            raise RuntimeError(f"the program has ended with exit code {self._ended.code}; make a new machine")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the machine is closed")
 
     def close(self) -> None:
         """Ends QEMU."""

@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+#: What a trap changes, and what is read after every stop.
+OF_A_TRAP = ("mepc", "mcause", "mtval")
+WATCHED = ("mstatus", "mie", "mtvec", *OF_A_TRAP, "minstret")
 _PACKET = re.compile(rb"\$([^#]*)#..", re.DOTALL)
 _REGISTER = re.compile(rb"<reg ([^>]*)/>")
 _ATTRIBUTE = re.compile(rb'(\w+)="([^"]*)"')
@@ -81,7 +84,7 @@ class GdbPort:
             requests.append(b"P%x=%s" % (number, value.to_bytes(bits // 8, "little").hex().encode()))
         return requests
 
-    def tell(self, requests: Iterable[bytes]) -> None:
+    def expect_ok(self, requests: Iterable[bytes]) -> None:
         """Requests that must be answered with OK."""
         requests = list(requests)
         for request, answer in zip(requests, self.ask(*requests)):
@@ -115,6 +118,57 @@ class GdbPort:
             text += part[1:]
             if part[:1] == b"l":
                 return text
+
+
+class QemuHart:
+    """The registers of a stopped QEMU: read at once, changes are kept until it goes on."""
+
+    def __init__(self, port: GdbPort, xlen: int) -> None:
+        self._port, self._mask = port, (1 << xlen) - 1
+        self.names = sorted(port.numbers, key=lambda name: port.numbers[name][0])
+        self.general: list[int] = [0] * 33
+        self.csrs: dict[str, int] = {}
+        self.changed: dict[str, int] = {}
+
+    def fetch(self) -> None:
+        """Reads the registers after a stop."""
+        self.general, self.csrs = self._port.read_registers(WATCHED)
+        self.changed = {}
+
+    @property
+    def pc(self) -> int:
+        """Where it is."""
+        return self.general[32]
+
+    @pc.setter
+    def pc(self, value: int) -> None:
+        self.general[32] = self.changed["pc"] = value & self._mask
+
+    def x(self, number: int) -> int:
+        """An integer register."""
+        return self.general[number]
+
+    def set_x(self, number: int, value: int) -> None:
+        """Changes one; x0 stays 0."""
+        if number:
+            self.general[number] = self.changed[self.names[number]] = value & self._mask
+
+    def f(self, number: int) -> int:
+        """The bits of a floating-point register."""
+        return self._port.read_register(self.names[33 + number])
+
+    def set_f(self, number: int, value: int) -> None:
+        """Changes one."""
+        name = self.names[33 + number]
+        self.changed[name] = value & ((1 << self._port.numbers[name][1]) - 1)
+
+    def csr(self, name: str) -> int:
+        """A control register."""
+        return self.csrs[name]
+
+    def set_csr(self, name: str, value: int) -> None:
+        """Changes one."""
+        self.csrs[name] = self.changed[name] = value & self._mask
 
 
 def _number(name: str, text: bytes) -> int:

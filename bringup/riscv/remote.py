@@ -117,7 +117,7 @@ def serve(device: Device, socket_path: str | Path, *, base: int = 0, connections
                     asked = _serve_peer(bus, peer, base)
                 connections = None if connections is None else connections - asked
         finally:
-            if _file(path) == ours:  # nobody has put another in its place
+            if _file(path) == ours:  # not replaced meanwhile
                 os.unlink(path)
 
 

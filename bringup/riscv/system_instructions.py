@@ -8,13 +8,10 @@ import numpy as np
 
 WFI, MRET = 0x1050_0073, 0x3020_0073
 MSTATUS, MIE = 0x300, 0x304
-#: CSR numbers of the counters (cycles count as instructions here), and of the upper halves that RV32 has.
-COUNTERS = frozenset({0xB00, 0xB02, 0xC00, 0xC01, 0xC02})
-UPPER_COUNTERS = frozenset({0xB80, 0xB82, 0xC80, 0xC81, 0xC82})
 
 
 def system_instructions(address: int, data: bytes) -> Iterator[tuple[int, int]]:
-    """(address, instruction) wherever the bytes look like one; constants may do so, too, but they are never run.
+    """(address, instruction) wherever the bytes look like one; constants may, too, but they are never run.
 
     >>> list(system_instructions(0x80000000, bytes.fromhex("01001300000073005010")))
     [(2147483654, 273678451)]
@@ -27,12 +24,6 @@ def system_instructions(address: int, data: bytes) -> Iterator[tuple[int, int]]:
 def csr_number(word: int) -> int | None:
     """The CSR that an instruction accesses, None if it is no CSR instruction."""
     return word >> 20 if word & 0x7F == 0x73 and word >> 12 & 3 else None
-
-
-def reads_counter(word: int) -> bool:
-    """Whether it reads a counter, and does not write it."""
-    is_read = word >> 12 & 7 in (2, 3, 6, 7) and word >> 15 & 31 == 0
-    return is_read and csr_number(word) in COUNTERS | UPPER_COUNTERS
 
 
 def lets_interrupts_in(word: int) -> bool:

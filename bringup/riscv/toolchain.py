@@ -76,7 +76,7 @@ class Toolchain:
             raise ValueError(f"isa '{isa}' is none of {', '.join(CORES)}")
         zig, features, march, abi = CORES[isa]
         if self.family == "zig":
-            # zig adds run-time checks to C unless told not to.
+            # zig adds run-time checks to C by default.
             named = ["-target", f"{zig}-freestanding-none", f"-mcpu={features}", "-fno-sanitize=all"]
         elif self.family == "clang":
             named = [f"--target={zig}-unknown-elf", f"-march={march}", "-fuse-ld=lld"]
@@ -93,7 +93,7 @@ class Toolchain:
         """
         if self.family == "gcc":
             return ["-nostdlib", _library_of_gcc(self.command, isa)]
-        # zig has it unless told otherwise; cores of 64 bits lack nothing, and for them it is not made for our addresses
+        # zig links it by default; cores of 64 bits lack nothing, and for them it is not made for our addresses
         return [] if self.family == "zig" and isa.startswith("rv32") else ["-nostdlib"]
 
 

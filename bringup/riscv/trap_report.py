@@ -32,7 +32,7 @@ def trap_reason(cause: int, value: int) -> str:
 
 
 def reported_trap(machine: Machine) -> GuestError | None:
-    """The error that the last line of the console tells, if it tells one."""
+    """The error in the last line of the console; None if that is not a trap's."""
     line = _LINE.search(machine.console)
     if line is None:
         return None

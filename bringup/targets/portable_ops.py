@@ -16,22 +16,7 @@ from functools import reduce
 from typing import Literal, TypeAlias
 
 from bringup.ir.dtypes import DType, Kind, float32, float64, int32, int64
-from bringup.ir.expr import (
-    Binary,
-    Bits,
-    Cast,
-    Const,
-    Expr,
-    Fma,
-    IndexValue,
-    Name,
-    Number,
-    Param,
-    Unary,
-    Where,
-    const,
-    unary,
-)
+from bringup.ir.expr import Binary, Bits, Cast, Const, Expr, Fma, IndexValue, Name, Number, Param, Unary, Where, const
 
 #: divide: towards 0, of integers, by neither 0 nor -1. shift_left, shift_right: by 0 … bits - 1, the sign stays.
 #: convert: a float that fits to a signed integer, towards 0. reinterpret: the bits of any value but a NaN.
@@ -208,7 +193,7 @@ def _exp(x: Expr) -> Expr:
         return given(x - k * math.log(2), lambda r: _polynomial(r, terms)) * scale
 
     def finite(x: Expr) -> Expr:
-        return given(unary("round", x * (1 / math.log(2))), lambda k: power(x, k))
+        return given(Unary("round", x * (1 / math.log(2))), lambda k: power(x, k))
 
     inside = Where(x < 200, Where(x > -200, x, const(-200, float64)), const(200, float64))
     return Where(_equal(x, x), given(inside, finite), x)
@@ -234,12 +219,12 @@ def _log(x: Expr) -> Expr:
 
 def _expm1(x: Expr) -> Expr:
     near = _polynomial(x, [1, 1 / 2, 1 / 6, 1 / 24, 1 / 120]) * x
-    return Where(unary("abs", x) < 1e-3, near, _exp(x) - 1)
+    return Where(Unary("abs", x) < 1e-3, near, _exp(x) - 1)
 
 
 def _log1p(x: Expr) -> Expr:
     near = _polynomial(x, [1, -1 / 2, 1 / 3, -1 / 4, 1 / 5]) * x
-    return Where(unary("abs", x) < 1e-3, near, given(x + 1, _log))
+    return Where(Unary("abs", x) < 1e-3, near, given(x + 1, _log))
 
 
 def _tanh(x: Expr) -> Expr:
@@ -266,11 +251,11 @@ def _cast(x: Expr, to: DType) -> Expr | None:
 
 _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "sign": lambda x: Where(x > 0, const(1, x.dtype), Where(x < 0, const(-1, x.dtype), const(0, x.dtype))),
-    "rsqrt": lambda x: const(1, x.dtype) / unary("sqrt", x),
+    "rsqrt": lambda x: const(1, x.dtype) / Unary("sqrt", x),
     "reciprocal": lambda x: const(1, x.dtype) / x,
     "isnan": lambda x: Binary("ne", x, x),
-    "isinf": lambda x: _equal(unary("abs", x), math.inf),
-    "isfinite": lambda x: unary("abs", x) < math.inf,
+    "isinf": lambda x: _equal(Unary("abs", x), math.inf),
+    "isfinite": lambda x: Unary("abs", x) < math.inf,
     "signbit": lambda x: Bits(x, int32 if x.dtype.bits == 32 else int64) < 0,
 }
 _UNARY_OF_INTEGERS: dict[str, Callable[[Expr], Expr]] = {
@@ -297,7 +282,7 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 _OF_FLOATS: dict[str, Callable[[Expr, Expr], Expr]] = {
     "min": lambda a, b: Where((a < b) | Binary("ne", a, a), a, b),
     "max": lambda a, b: Where((a > b) | Binary("ne", a, a), a, b),
-    "copysign": lambda a, b: given(unary("abs", a), lambda size: Where(unary("signbit", b), -size, size)),
+    "copysign": lambda a, b: given(Unary("abs", a), lambda size: Where(Unary("signbit", b), -size, size)),
 }
 _OF_SIGNED: dict[str, Callable[[Expr, Expr], Expr]] = {
     "truncdiv": _truncdiv,

@@ -28,32 +28,20 @@ from bringup.ir.expr import (
     Where,
     const,
 )
-from bringup.ir.index import AxisVar, FloorDiv, Index, Int, Max, Min, Mod, Size, Sum, as_index
-from bringup.ir.kernel import (
-    Axis,
-    Block,
-    Buffer,
-    Combine,
-    Contract,
-    Kernel,
-    Let,
-    Local,
-    Loop,
-    Reduce,
-    Stmt,
-    Store,
-    dense,
-)
-from bringup.ir.walk import bridges
+from bringup.ir.index import AxisVar, FloorDiv, Index, Int, Max, Min, Mod, OfTwo, Size, Sum
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Local, Loop, Reduce, Stmt, Store, offset_of
+from bringup.ir.walk import bridges, operands
+from bringup.targets.fold import Fold, fold_of
 from bringup.targets.portable_ops import Given, Machine, expanded
 from bringup.targets.target import CannotRender
 
 Lines = list[str]
-_NAMES: dict[type[Index], str] = {FloorDiv: "floordiv", Mod: "remainder", Min: "min", Max: "max"}
+_NAMES: dict[type[OfTwo], str] = {FloorDiv: "floordiv", Mod: "remainder", Min: "min", Max: "max"}
 
 
 class ScalarEmitter(ABC):
-    """One kernel as text. Variables: ``b_`` (addresses of buffers), ``n_`` (sizes), ``i_`` (axes), ``v_`` (values)."""
+    """One kernel as text. Variables: ``b_`` (addresses of buffers), ``n_`` (sizes), ``i_`` (axes), ``v_``
+    (values), ``w_`` and ``g_`` (states of sums, and parts of composed ops)."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -62,6 +50,7 @@ class ScalarEmitter(ABC):
         #: Scratch that the function needs: the kernel's Locals, and the states of reductions in lanes.
         self.scratch: list[Local] = list(kernel.locals)
         self._places: dict[AsIndex, str] = {}
+        self._given: dict[str, str] = {}
 
     # ---- what a language says ----
     @abstractmethod
@@ -115,23 +104,25 @@ class ScalarEmitter(ABC):
         if isinstance(expr, Const):
             return self.constant(expr)
         if isinstance(expr, (Name, Param)):
-            return self.read(f"v_{expr.name}")
+            return self.read(self._given.get(expr.name) or variable_of(expr.name))
         if isinstance(expr, IndexValue):
             return self.index(expr.index)
         if isinstance(expr, Load):
             return self._load(expr)
         if isinstance(expr, Given):
-            assignment = self.assign(f"v_{expr.name.name}", self.value(expr.value), expr.name.dtype)
+            # Numbered here: the same kernel is the same text, whatever was rendered before.
+            name = self._given[expr.name.name] = f"g_{len(self._given)}"
+            assignment = self.assign(name, self.value(expr.value), expr.name.dtype)
             return self.given(assignment, self.value(expr.body), expr.dtype)
         if isinstance(expr, (Cast, Bits)) and expr.x.dtype is expr.type:
             return self.value(expr.x)
-        op, operands = _parts(expr)
-        template = self.instruction(op, [x.dtype for x in operands], expr.dtype)
+        op, inside = _parts(expr)
+        template = self.instruction(op, [x.dtype for x in inside], expr.dtype)
         if template is not None:
-            return template.format(*map(self.value, operands))
+            return template.format(*map(self.value, inside))
         other = expanded(expr)
         if other is None:
-            raise CannotRender(f"{op} of {', '.join(x.dtype.name for x in operands)}")
+            raise CannotRender(f"{op} of {', '.join(x.dtype.name for x in inside)}")
         return self.value(other)
 
     def read(self, variable: str) -> str:
@@ -146,11 +137,11 @@ class ScalarEmitter(ABC):
     def _bind(self, names: Sequence[str], values: Sequence[Expr]) -> Lines:
         """Names for values, all of which are computed before the first is bound."""
         if len(names) == 1:
-            return [self.assign(f"v_{names[0]}", self.value(values[0]), values[0].dtype)]
-        new = [(f"{name}_new", name, value) for name, value in zip(names, values)]
+            return [self.assign(variable_of(names[0]), self.value(values[0]), values[0].dtype)]
+        new = [(f"{variable_of(name)}_new", variable_of(name), value) for name, value in zip(names, values)]
         return [
-            *(self.assign(f"v_{fresh}", self.value(value), value.dtype) for fresh, _, value in new),
-            *(self.assign(f"v_{name}", self.read(f"v_{fresh}"), value.dtype) for fresh, name, value in new),
+            *(self.assign(fresh, self.value(value), value.dtype) for fresh, _, value in new),
+            *(self.assign(name, self.read(fresh), value.dtype) for fresh, name, value in new),
         ]
 
     # ---- indices and memory ----
@@ -167,7 +158,8 @@ class ScalarEmitter(ABC):
             return self.given(start, self.checked(variable, inside, self.index(index.extent)), int64)
         if isinstance(index, Sum):
             return self.value(reduce(lambda a, b: Binary("add", a, b), map(_product, index.terms)))
-        return self.value(Binary(_NAMES[type(index)], IndexValue(index.a), IndexValue(index.b)))  # type: ignore[attr-defined]
+        assert isinstance(index, OfTwo)
+        return self.value(Binary(_NAMES[type(index)], IndexValue(index.a), IndexValue(index.b)))
 
     def _place(self, bridge: AsIndex) -> tuple[str, str, str]:
         """A value taken as an index: its variable, the assignment to it, and the test whether it is in range."""
@@ -180,8 +172,7 @@ class ScalarEmitter(ABC):
         return f"v_{name}", start, self.value((place >= 0) & Binary("lt", place, extent))
 
     def _offset(self, memory: Buffer | Local, indices: Sequence[Index]) -> str:
-        strides = memory.strides if isinstance(memory, Buffer) else dense("", memory.dtype, memory.shape, "in").strides
-        return self.index(reduce(lambda a, b: a + b, (i * s for i, s in zip(indices, strides)), as_index(0)))
+        return self.index(offset_of(memory, tuple(indices)))
 
     def _skipping(self, indices: Sequence[Index]) -> list[tuple[AsIndex, str, str]]:
         """The values in indices that may skip an access: (value, assignment of its place, test)."""
@@ -234,14 +225,12 @@ class ScalarEmitter(ABC):
         if isinstance(stmt, Loop):
             step = [*self.block(stmt.body), *self._bind(stmt.carried, stmt.updates)]
             return [*self._bind(stmt.carried, stmt.inits), *self.loops((stmt.axis,), step)]
-        if isinstance(stmt, Contract):
-            return self._contract(stmt)
+        if isinstance(stmt, (Reduce, Contract)):
+            return self._fold(fold_of(stmt))
         combine = stmt.combine
         states = [Name(name, init.dtype) for name, init in zip(combine.left, stmt.inits)]
         bind, merge = self._bind(stmt.names, states), self._bind(combine.left, combine.results)
         values = [*self.block(stmt.body), *self._bind(combine.right, stmt.values)]
-        if isinstance(stmt, Reduce):
-            return [*self._fold(stmt.axes, stmt.lanes, combine, stmt.inits, [*values, *merge], merge), *bind]
         step = [*values, *bind, *merge] if stmt.exclusive else [*values, *merge, *bind]
         return [*self._bind(combine.left, stmt.inits), *self.loops((stmt.axis,), [*step, *self.block(stmt.then)])]
 
@@ -255,46 +244,48 @@ class ScalarEmitter(ABC):
             body = [start, *self.loop(f"i_{axis.name}", zero, self.read(end), body)]
         return body
 
-    def _fold(
-        self, axes: Sequence[Axis], lanes: int, combine: Combine, inits: Sequence[Expr], step: Lines, merge: Lines
-    ) -> Lines:
-        """Folds values into the names on the left; states of several lanes are in scratch, and a tree merges them."""
+    def _fold(self, fold: Fold) -> Lines:
+        """Folds values into names; states of several lanes are in scratch, and a tree merges them."""
+        left, right, lanes = fold.join.left, fold.join.right, fold.lanes
+        start = self._bind(left, fold.inits)
+        step = [*self.block(fold.body), *self._bind(fold.step.right, fold.values), *self._bind(left, fold.step.results)]
+        results: list[Expr] = [Name(name, init.dtype) for name, init in zip(left, fold.inits)]
+        if fold.last is not None:
+            results = [fold.last + results[0]]
+        bind = self._bind(fold.names, results)
         if lanes == 1:
-            return [*self._bind(combine.left, inits), *self.loops(axes, step)]
-        states = [Local(f"{name}_lanes", init.dtype, (lanes,)) for name, init in zip(combine.left, inits)]
+            return [*start, *self.loops(fold.axes, step), *bind]
+        states = [Local(f"{name}_lanes", init.dtype, (lanes,)) for name, init in zip(fold.names, fold.inits)]
         self.scratch += states
-        lane, half = Axis(f"{combine.left[0]}_lane", Int(lanes)), f"{combine.left[0]}_half"
+        lane, half = Axis(f"{fold.names[0]}_lane", Int(lanes)), f"{fold.names[0]}_half"
 
         def read(names: Sequence[str], at: Index) -> Lines:
             text = self.index(at)
-            return [self.assign(f"v_{name}", self.load(state, text), state.dtype) for name, state in zip(names, states)]
+            return [
+                self.assign(variable_of(name), self.load(state, text), state.dtype)
+                for name, state in zip(names, states)
+            ]
 
         def write(at: Index) -> Lines:
             text = self.index(at)
-            return [self.store(state, text, self.read(f"v_{name}")) for name, state in zip(combine.left, states)]
+            return [self.store(state, text, self.read(variable_of(name))) for name, state in zip(left, states)]
 
-        lines = [*self._bind(combine.left, inits), *self.loops([lane], write(lane.var))]
-        own = axes[-1].var % lanes
-        lines += self.loops(axes, [*read(combine.left, own), *step, *write(own)])
+        merge = self._bind(left, fold.join.results)
+        lines = [*start, *self.loops([lane], write(lane.var))]
+        own = fold.axes[-1].var % lanes
+        lines += self.loops(fold.axes, [*read(left, own), *step, *write(own)])
         width = lanes // 2
         while width:
             lines.append(self.assign(f"n_{half}", self.index(Int(width)), int64))
-            pair = [*read(combine.left, lane.var), *read(combine.right, lane.var + Size(half)), *merge]
+            pair = [*read(left, lane.var), *read(right, lane.var + Size(half)), *merge]
             lines += self.loops([Axis(lane.name, Size(half))], [*pair, *write(lane.var)])
             width //= 2
-        return [*lines, *read(combine.left, Int(0))]
+        return [*lines, *read(left, Int(0)), *bind]
 
-    def _contract(self, stmt: Contract) -> Lines:
-        dtype = stmt.dtype
-        total, other = Name(f"{stmt.name}_total", dtype), Name(f"{stmt.name}_other", dtype)
-        a, b = Cast(stmt.a, dtype), Cast(stmt.b, dtype)
-        fused = stmt.fused and dtype.is_float
-        step = self._bind([total.name], [Fma(a, b, total) if fused else Binary("add", a * b, total)])
-        merge = self._bind([total.name], [total + other])
-        start = stmt.init if stmt.lanes == 1 and stmt.init is not None else const(0, dtype)
-        combine = Combine((total.name,), (other.name,), ())
-        result = total if stmt.init is None or stmt.lanes == 1 else stmt.init + total
-        return [*self._fold(stmt.axes, stmt.lanes, combine, [start], step, merge), *self._bind([stmt.name], [result])]
+
+def variable_of(name: str) -> str:
+    """Returns the variable of a name; those with a space (fold.py) are apart from a kernel's own."""
+    return f"w_{name.replace(' ', '_')}" if " " in name else f"v_{name}"
 
 
 def _product(term: tuple[tuple[Index, ...], int]) -> Expr:
@@ -307,16 +298,11 @@ def _product(term: tuple[tuple[Index, ...], int]) -> Expr:
 
 def _parts(expr: Expr) -> tuple[str, tuple[Expr, ...]]:
     """What ``ScalarEmitter.instruction`` calls a value, and its operands."""
-    if isinstance(expr, Unary):
-        return expr.op, (expr.x,)
-    if isinstance(expr, Binary):
-        return expr.op, (expr.a, expr.b)
     if isinstance(expr, Machine):
         return expr.op, expr.operands
-    if isinstance(expr, Where):
-        return "select", (expr.condition, expr.yes, expr.no)
-    if isinstance(expr, (Cast, Bits)):
-        return "cast" if isinstance(expr, Cast) else "bits", (expr.x,)
-    if isinstance(expr, Fma):
-        return "fma", (expr.a, expr.b, expr.c)
-    raise CannotRender(f"{type(expr).__name__} of {expr.dtype.name}")
+    if isinstance(expr, (Unary, Binary)):
+        return expr.op, operands(expr)
+    name = {Where: "select", Cast: "cast", Bits: "bits", Fma: "fma"}.get(type(expr))
+    if name is None:
+        raise CannotRender(f"{type(expr).__name__} of {expr.dtype.name}")
+    return name, operands(expr)

@@ -25,7 +25,7 @@ def _is_packed(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True)
 class FusionLimits:
-    """What a fused kernel may be for a target."""
+    """What a fused kernel may be for a target, and what is cheap on it. The numbers are those of a CPU with vectors."""
 
     pointers: int = 16
     """Buffers of one kernel."""
@@ -35,6 +35,30 @@ class FusionLimits:
     """float32 elements that run side by side; rows that leave most of them empty are not cut shorter."""
     packs: Callable[[Kernel], bool] = _is_packed
     """True for a contraction that the target has fast code for: fusion does not take that form away."""
+    statements: int = 200
+    """Statements of one kernel: compilers take more than their share of time for more."""
+    expression: int = 300
+    """Nodes of an expression that may be written more than once."""
+    slow: frozenset[str] = frozenset("div floordiv truncdiv remainder fmod sqrt rsqrt reciprocal".split())
+    """Ops that are not computed twice, like functions and random draws: as long as a dozen additions."""
+    reader_operations: int = 3
+    """Operations that are done again for every reader instead of one more load."""
+    row_operations: int = 24
+    """Operations that may be done once more in each further pass over a row instead of keeping the row."""
+    often: int = 64
+    """Steps of an innermost loop beside which one value, computed before the loop, does not show."""
+    small: int = 4096
+    """Elements of a kernel that takes no longer than its launch."""
+    full: float = 0.75
+    """How many of the lanes must be in use where every lane is expensive."""
+    short: int = 16
+    """Loops inside a grid point that are shorter than this are slower than a grid of vectors."""
+    few: int = 8
+    """A grid of fewer points, each with more than ``long`` steps, leaves threads idle."""
+    long: int = 8192
+    """Steps that one grid point may do where nothing else runs beside it."""
+    across_bytes: int = 4096
+    """Scratch for a row whose elements lie apart: vectors run across such rows, each lane with scratch of its own."""
 
 
 class Target(ABC):

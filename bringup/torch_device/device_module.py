@@ -19,6 +19,8 @@ from bringup.torch_device.memory import (
     MemPool,
     empty_cache,
     get_per_process_memory_fraction,
+    host_register,
+    host_unregister,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
@@ -59,6 +61,7 @@ from bringup.torch_device.streams import (
     synchronize,
 )
 from bringup.torch_device.streams import sleep as _sleep
+from bringup.torch_device.trace import trace as _trace
 
 OutOfMemoryError = torch.OutOfMemoryError
 #: Inductor asks for its code generator here, by these names.
@@ -76,6 +79,7 @@ __all__ = [
     "Stream",
     "StreamContext",
     "_sleep",
+    "_trace",
     "amp",
     "can_device_access_peer",
     "current_device",
@@ -95,6 +99,8 @@ __all__ = [
     "get_rng_state_all",
     "graph",
     "graph_pool_handle",
+    "host_register",
+    "host_unregister",
     "init",
     "initial_seed",
     "ipc_collect",

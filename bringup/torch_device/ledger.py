@@ -1,6 +1,6 @@
 """The fallback ledger: which ops ran on the CPU instead of the device, how often, at what cost, from where.
 
-The core counts; this file shows the table and sets the policy (allow, warn once per op, error), for all ops or one.
+The core counts; this file shows the table and has the policy (allow, warn once per op, error), for all ops or one.
 """
 
 from __future__ import annotations
@@ -121,15 +121,8 @@ def fallbacks(device: str | None = None) -> FallbackTable:
     if core is None:
         return FallbackTable([])
     rows = FallbackTable(
-        Fallback(
-            op=row["op"],
-            calls=row["calls"],
-            bytes=row["bytes"],
-            ms=row["ms"],
-            device=f"{in_use.device_type()}:{row['device']}",
-            stack=row["stack"] or "",
-        )
-        for row in core.ledger()
+        Fallback(op, calls, nbytes, ms, f"{in_use.device_type()}:{index}", _stacks.get((op, index), ""))
+        for op, index, calls, nbytes, ms in core.ledger()
     )
     return rows if device is None else FallbackTable(row for row in rows if row.device == str(device))
 
@@ -137,6 +130,8 @@ def fallbacks(device: str | None = None) -> FallbackTable:
 def reset_fallbacks() -> None:
     """Empties the ledger; ops that warned will warn again."""
     core = _core()
+    _stacks.clear()
+    _warned.clear()
     if core is not None:
         core.ledger_reset()
 
@@ -176,8 +171,11 @@ class fallback_policy:
 
 
 # ---- the policy ----
-#: What was asked for before the core was loaded.
-_waiting: tuple[str, dict[str, str]] | None = None
+#: The global policy and those of single ops; None until somebody says one.
+_policies: tuple[str, dict[str, str]] | None = None
+#: (op, device) → where the first call came from.
+_stacks: dict[tuple[str, int], str] = {}
+_warned: set[str] = set()
 
 
 def check_policy(policy: str, where: str = "a fallback policy") -> None:
@@ -212,10 +210,24 @@ def policy_from_environment() -> tuple[str, dict[str, str]]:
 
 
 def install(policy: tuple[str, dict[str, str]]) -> None:
-    """Called by activation: hands the policy and the stack capture to the core."""
-    core = _core()
-    core.set_stack_capture(capture_stack)
-    _set(*(_waiting or policy))
+    """Called by activation: the core asks before the first fallback of an op."""
+    _core().ask_about_fallbacks(first_fallback)
+    _set(*(_policies or policy))
+
+
+def first_fallback(op: str, device: int, why: str) -> None:
+    """Refuses a fallback or warns of it, as the policy says, and notes where it came from."""
+    policy = policy_of(op)
+    if policy == "error":
+        raise NotImplementedError(
+            f"{op}{why} and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have "
+            "run on the CPU"
+        )
+    if policy == "warn" and op not in _warned:
+        _warned.add(op)
+        warnings.warn(f"{op}{why} and runs on the CPU; bringup.fallbacks() counts such calls", stacklevel=2)
+    if (op, device) not in _stacks:
+        _stacks[op, device] = capture_stack()
 
 
 def _core() -> Any:
@@ -227,10 +239,8 @@ def _core() -> Any:
 
 
 def _current() -> tuple[str, dict[str, str]]:
-    core = _core()
-    if core is None:
-        return _waiting or policy_from_environment()
-    return core.fallback_policy(), core.op_policies()
+    _core()  # raises what went wrong
+    return _policies or policy_from_environment()
 
 
 def policy_of(op: str) -> str:
@@ -244,17 +254,12 @@ def policy_of(op: str) -> str:
 
 
 def _set(policy: str, ops: Mapping[str, str]) -> None:
+    global _policies
     core = _core()
-    if core is None:
-        global _waiting
-        _waiting = (policy, dict(ops))
-        return
-    core.set_fallback_policy(policy)
-    for op in core.op_policies():
-        if op not in ops:
-            core.set_op_policy(op, None)
-    for op, op_policy in ops.items():
-        core.set_op_policy(op, op_policy)
+    _policies = (policy, dict(ops))
+    _warned.clear()  # whoever asks for warnings again wants to see them
+    if core is not None:
+        core.ledger_ask_again()
 
 
 _failures_told: set[str] = set()

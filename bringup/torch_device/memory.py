@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bringup import _C
+from bringup.driver import HostFlags
 from bringup.torch_device.device_index import Device, device_index
 from bringup.torch_device.memory_history import _dump_snapshot as _dump_snapshot
 from bringup.torch_device.memory_history import _record_memory_history as _record_memory_history
@@ -146,6 +147,41 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 def get_per_process_memory_fraction(device: Device = None) -> float:
     """The limit set by set_per_process_memory_fraction; 1.0 without one."""
     return _C.get_memory_fraction(device_index(device))
+
+
+#: Storages that are registered, by their address: they live until they are taken back.
+_registered: dict[int, torch.UntypedStorage] = {}
+
+
+def host_register(
+    tensor: torch.Tensor, device: Device = None, *, mapped: bool = False, write_combined: bool = False
+) -> None:
+    """Pins the memory of a CPU tensor where it lies: ``is_pinned()`` is True from then on, of all that share it.
+
+    Copies with ``non_blocking=True`` from and to it return at once. What is registered stays alive until
+    :func:`host_unregister`. A device that cannot honour ``mapped`` or ``write_combined`` refuses it.
+
+    >>> torch.sim.host_register(batch)  # doctest: +SKIP
+    """
+    storage = _host_storage(tensor)
+    if storage.data_ptr() in _registered:
+        raise ValueError("this memory is registered already")
+    flags = HostFlags.PORTABLE | HostFlags.MAPPED * mapped | HostFlags.WRITE_COMBINED * write_combined
+    _C.host_register(device_index(device), storage.data_ptr(), storage.nbytes(), int(flags))
+    _registered[storage.data_ptr()] = storage
+
+
+def host_unregister(tensor: torch.Tensor) -> None:
+    """Ends host_register, after the copies that use the memory."""
+    pointer = _host_storage(tensor).data_ptr()
+    _C.host_unregister(pointer)
+    _registered.pop(pointer, None)
+
+
+def _host_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.untyped_storage().nbytes() == 0:
+        raise ValueError(f"expected a tensor in the CPU's memory, got {tensor.numel()} elements on {tensor.device}")
+    return tensor.untyped_storage()
 
 
 class MemPool:

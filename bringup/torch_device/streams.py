@@ -13,6 +13,7 @@ import torch
 from bringup import _C
 from bringup.driver import in_use
 from bringup.torch_device.device_index import Device, device_index
+from bringup.torch_device.interprocess_events import InterprocessEvent
 
 
 class _MakesStreams(type):
@@ -33,21 +34,31 @@ class Stream(torch.Stream, metaclass=_MakesStreams):
 
 
 class _MakesEvents(type):
-    def __call__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+    def __call__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event | InterprocessEvent:
+        if interprocess and enable_timing:
+            raise ValueError("an event is for timing or for another process, not both")
         if interprocess:
-            raise NotImplementedError(f"{in_use.device_type()} events cannot be shared between processes")
+            return InterprocessEvent()
         return torch.Event(torch.device(in_use.device_type()), enable_timing=enable_timing, blocking=blocking)
 
     def __instancecheck__(cls, value: object) -> bool:
+        if isinstance(value, InterprocessEvent):
+            return True
         return isinstance(value, torch.Event) and value.device.type == in_use.device_type()
 
 
 class Event(torch.Event, metaclass=_MakesEvents):
     """A point in a stream's work: ``Event(enable_timing=False, blocking=False, interprocess=False)``.
 
+    One that is ``interprocess`` has ``ipc_handle()``, for ``Event.from_ipc_handle`` of another process.
+
     >>> start, end = torch.sim.Event(enable_timing=True), torch.sim.Event(enable_timing=True)  # doctest: +SKIP
     >>> start.record(); y = x @ x; end.record(); end.synchronize(); start.elapsed_time(end)  # doctest: +SKIP
     """
+
+    from_ipc_handle = InterprocessEvent.from_ipc_handle  # type: ignore[assignment]
 
 
 class StreamContext:
@@ -108,9 +119,7 @@ def synchronize(device: Device = None) -> None:
     """Waits for all work of a device; one that was never used has none."""
     if device is None and _C.device_count() == 0:
         return
-    index = device_index(device)
-    if _C.is_open(index):
-        _C.synchronize(index)
+    _C.synchronize(device_index(device))
 
 
 def sleep(milliseconds: float) -> None:

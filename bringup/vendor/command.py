@@ -1,21 +1,20 @@
-"""``bringup ops generate`` and ``bringup ops check``: an op table written out, and tested against the CPU."""
+"""``bringup generate`` and ``bringup check --level table``: an op table written out, and tested against the CPU."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from bringup.vendor.install import Tables
 
-_Driver = Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")]
-
 
 def generate(
-    driver: _Driver,
+    driver: Annotated[str, typer.Option(help="A name, ./mychip.py or ./libmychip.so.")],
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
 ) -> None:
     """Write a driver's op table out as C++ and Python source that need no bringup, with its documentation table."""
@@ -55,38 +54,46 @@ def write(driver: str, tables: Tables, out: Path) -> list[Path]:
     return written
 
 
-def check(driver: _Driver) -> None:
-    """Run every example of a driver's op table against the CPU. Exit status 0: all are right; 1: not; 2: cannot run."""
+def check_table(driver: str, json_file: str | None = None) -> int:
+    """Runs every example of a driver's op table against the CPU. Returns 0 if all are right, else 1; exits with 2 if
+    the check cannot run."""
     from bringup.driver import in_use
     from bringup.vendor.check import cases, untested
 
     try:
         found = cases(driver)
     except Exception as error:  # a bad table, a missing library, a driver that cannot be activated
-        _fail(f"{type(error).__name__}: {error}")
+        _fail(f"{type(error).__name__}: {error}", "check")
     if not in_use.active_drivers():
-        _fail(str(in_use.activation_error()))
+        _fail(str(in_use.activation_error()), "check")
     from bringup.vendor.install import active_tables
 
     entries = [bound for bounds in active_tables().entries.values() for bound in bounds]
     if not entries:
-        _fail(f"driver '{driver}' has no op table")
-    wrong = passed = 0
+        _fail(f"driver '{driver}' has no op table", "check")
+    results: list[tuple[str, str]] = []  # (name, what is wrong)
+
+    def show(name: str, wrong: str = "") -> None:
+        results.append((name, wrong))
+        print(f"fail  {name}: {wrong}" if wrong else f"pass  {name}", flush=True)
+
     for case in found:
         try:
             case.run()
-            passed += 1
-            print(f"pass  {case}", flush=True)
+            show(str(case))
         except Exception as error:
-            wrong += 1
-            print(f"fail  {case}: {type(error).__name__}: {error}", flush=True)
+            show(str(case), f"{type(error).__name__}: {error}")
     for bound in untested(entries):
-        wrong += 1
-        print(f"fail  entry {bound.entry.number} {bound.op}: it has no examples", flush=True)
-    print(f"{len(entries)} entries: {passed} passed, {wrong} failed")
-    raise typer.Exit(1 if wrong else 0)
+        show(f"entry {bound.entry.number} {bound.op}", "it has no examples")
+    failed = sum(bool(wrong) for _, wrong in results)
+    print(f"{len(entries)} entries: {len(results) - failed} passed, {failed} failed")
+    if json_file:
+        rows = [{"name": name, "status": "fail" if wrong else "pass", "message": wrong} for name, wrong in results]
+        Path(json_file).write_text(json.dumps({"driver": driver, "results": rows}, indent=1) + "\n")
+        print(f"written: {json_file}")
+    return 1 if failed else 0
 
 
-def _fail(message: str) -> None:
-    print(f"bringup ops: {message}", file=sys.stderr)
+def _fail(message: str, command: str = "generate") -> NoReturn:
+    print(f"bringup {command}: {message}", file=sys.stderr)
     raise typer.Exit(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from bringup.vendor.bound import Argument
+from bringup.vendor.generate import NoSource
 
 PREAMBLE = r"""
 #include <ATen/ATen.h>
@@ -98,10 +99,6 @@ _TYPES = {
     "str": "c10::string_view",
     "List[int]": "at::IntArrayRef",
 }
-
-
-class NoSource(Exception):
-    """Something that the generated source cannot say; the file says so in a comment instead."""
 
 
 def type_of(argument: Argument) -> str:

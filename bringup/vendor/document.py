@@ -38,7 +38,7 @@ COLUMNS = ("op", "served by", "dtypes", "layouts", "when", "other forms", "gradi
 
 
 def markdown(driver: str, entries: Sequence[Bound], ops: Sequence[CustomOp]) -> str:
-    """The page ops.md that `bringup ops generate` writes."""
+    """The page ops.md that `bringup generate` writes."""
     lines = [f"# Tuned ops of {driver}", "", "Entries are tried from top to bottom; a call that none is for runs on"]
     lines += ["a compiled kernel, or the way the op goes without the table.", ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]

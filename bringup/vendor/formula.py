@@ -86,33 +86,19 @@ class Extent:
 
 
 _ATTRIBUTES = ("shape", "stride", "numel", "ndim", "transposed", "ld")
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_SIGNS: dict[type, str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "/",
-    ast.Mod: "%",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
+#: What an operator does, and how C++ writes it.
+_OPERATORS: dict[type, tuple[Callable[[Any, Any], Any], str]] = {
+    ast.Add: (operator.add, "+"),
+    ast.Sub: (operator.sub, "-"),
+    ast.Mult: (operator.mul, "*"),
+    ast.FloorDiv: (operator.floordiv, "/"),
+    ast.Mod: (operator.mod, "%"),
+    ast.Eq: (operator.eq, "=="),
+    ast.NotEq: (operator.ne, "!="),
+    ast.Lt: (operator.lt, "<"),
+    ast.LtE: (operator.le, "<="),
+    ast.Gt: (operator.gt, ">"),
+    ast.GtE: (operator.ge, ">="),
 }
 
 
@@ -186,13 +172,13 @@ def _check(node: ast.expr, text: str, names: set[str], used: set[str]) -> None:
         if not isinstance(_number(node.slice), int):
             raise FormulaError(f"{text!r}: the number of a dimension is an integer, such as 0 or -1")
         inner(node.value)
-    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         inner(node.left, node.right)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
         inner(node.operand)
     elif isinstance(node, ast.BoolOp):
         inner(*node.values)
-    elif isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
+    elif isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
         inner(node.left, *node.comparators)
     elif isinstance(node, ast.IfExp):
         inner(node.test, node.body, node.orelse)
@@ -221,7 +207,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Subscript):
         return _element(_evaluate(node.value, values), _number(node.slice), ast.unparse(node.value))
     if isinstance(node, ast.BinOp):
-        return _ARITHMETIC[type(node.op)](_evaluate(node.left, values), _evaluate(node.right, values))
+        return _OPERATORS[type(node.op)][0](_evaluate(node.left, values), _evaluate(node.right, values))
     if isinstance(node, ast.UnaryOp):
         value = _evaluate(node.operand, values)
         return -value if isinstance(node.op, ast.USub) else not value
@@ -281,7 +267,7 @@ def _compared(op: type, left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):  # two shapes
         same = len(left) == len(right) and all(bool(a == b) for a, b in zip(left, right))
         return same is (op is ast.Eq)
-    return bool(_COMPARE[op](left, right))
+    return bool(_OPERATORS[op][0](left, right))
 
 
 # ---- as source ----
@@ -301,7 +287,7 @@ def _cpp(node: ast.expr) -> str:
             return f"{_cpp(node.value.value)}.{'size' if node.value.attr == 'shape' else 'stride'}({place})"
         return f"{_cpp(node.value)}[{place}]"
     if isinstance(node, ast.BinOp):
-        return f"({_cpp(node.left)} {_SIGNS[type(node.op)]} {_cpp(node.right)})"
+        return f"({_cpp(node.left)} {_OPERATORS[type(node.op)][1]} {_cpp(node.right)})"
     if isinstance(node, ast.UnaryOp):
         return f"{'-' if isinstance(node.op, ast.USub) else '!'}({_cpp(node.operand)})"
     if isinstance(node, ast.BoolOp):
@@ -309,7 +295,7 @@ def _cpp(node: ast.expr) -> str:
         return f"({sign.join(_cpp(part) for part in node.values)})"
     if isinstance(node, ast.Compare):
         sides = [_cpp(part) for part in (node.left, *node.comparators)]
-        pairs = [f"{a} {_SIGNS[type(op)]} {b}" for a, op, b in zip(sides, node.ops, sides[1:])]
+        pairs = [f"{a} {_OPERATORS[type(op)][1]} {b}" for a, op, b in zip(sides, node.ops, sides[1:])]
         return pairs[0] if len(pairs) == 1 else f"({' && '.join(pairs)})"
     if isinstance(node, ast.IfExp):
         return f"({_cpp(node.test)} ? {_cpp(node.body)} : {_cpp(node.orelse)})"

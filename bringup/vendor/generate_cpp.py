@@ -8,33 +8,21 @@ from collections.abc import Iterator, Sequence
 
 from bringup.vendor.bound import Bound
 from bringup.vendor.call_text import C_TYPES
-from bringup.vendor.cpp_parts import BASICS, PREAMBLE, SCALAR_TYPES, NoSource, expression, parameters
+from bringup.vendor.cpp_parts import BASICS, PREAMBLE, SCALAR_TYPES, expression, parameters
 from bringup.vendor.custom import CustomOp, gradients
+from bringup.vendor.formula import Formula
+from bringup.vendor.generate import NoSource, Sources, conditions, free_tensors, function_name, select
 from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
 
 def cpp_source(driver: str, entries: Sequence[Bound], ops: Sequence[CustomOp]) -> str:
     """The file; what C++ cannot say (a Python function, a formula with keywords) is left out with a comment."""
-    by_op: dict[str, list[Bound]] = {}
-    left_out = []
-    for bound in entries:
-        try:
-            if bound.function is not None:
-                raise NoSource(f"the Python function {bound.entry.function}")
-            if len(bound.outs) != 1:
-                raise NoSource("several outputs")
-            parameters(bound.arguments)
-            by_op.setdefault(bound.op, []).append(bound)
-        except NoSource as reason:
-            left_out.append(f"// Not here: entry {bound.entry.number} ({bound.op}): {reason}.")
-    served = [bound for bounds in by_op.values() for bound in bounds]
-    new = [op for op in ops if op.bound.op in by_op and op.meta is None]
-    aten = {name: found for name, found in by_op.items() if name not in {op.bound.op for op in ops}}
-    parts = [_head(driver, served), *left_out, "namespace {", BASICS]
-    parts += [_entry(bound) for bound in served]
-    parts += [_aten_op(name, found) for name, found in aten.items()]
-    parts += [_custom_op(op, by_op[op.bound.op]) for op in new]
-    parts += ["} // namespace", "", *_registrations(aten, new)]
+    found = select(entries, ops, lambda bound: parameters(bound.arguments))
+    parts = [_head(driver, found.entries), *(f"// {line}" for line in found.left_out), "namespace {", BASICS]
+    parts += [_entry(bound) for bound in found.entries]
+    parts += [_aten_op(name, bounds) for name, bounds in found.aten.items()]
+    parts += [_custom_op(op, bounds) for op, bounds in found.new]
+    parts += ["} // namespace", "", *_registrations(found)]
     return "\n".join(parts) + "\n"
 
 
@@ -47,7 +35,7 @@ def _head(driver: str, entries: Sequence[Bound]) -> str:
     libraries = sorted({bound.entry.library for bound in entries if bound.entry.library})
     return "\n".join(
         [
-            f"// Tuned ops of {driver}: written by `bringup ops generate` from ops.toml; needs torch, not bringup.",
+            f"// Tuned ops of {driver}: written by `bringup generate` from ops.toml; needs torch, not bringup.",
             f"// Link with {', '.join(libraries) or 'the library of the chip'}.",
             PREAMBLE,
             'extern "C" {',
@@ -62,10 +50,6 @@ def _statements(declare: str) -> list[str]:
     return [" ".join(part.split()) + ";" for part in declare.split(";") if part.strip()]
 
 
-def _function(bound: Bound) -> str:
-    return re.sub(r"\W+", "_", bound.op.removeprefix("aten::"))
-
-
 # ---- an entry: runs the call, or says that it is not for these arguments ----
 def _entry(bound: Bound) -> str:
     out = bound.outs[0]
@@ -78,7 +62,7 @@ def _entry(bound: Bound) -> str:
         )
     lines = [
         f"// {bound.op}, entry {bound.entry.number}; false: not for these arguments.",
-        f"bool {_function(bound)}_{bound.entry.number}({', '.join([*taken, f'Tensor& {out}'])}) {{",
+        f"bool {function_name(bound)}_{bound.entry.number}({', '.join([*taken, f'Tensor& {out}'])}) {{",
     ]
     unused = {argument.name for argument in bound.unused}
     for argument in bound.arguments:
@@ -90,7 +74,8 @@ def _entry(bound: Bound) -> str:
         elif argument.name in unused:
             default = str(argument.default).lower() if isinstance(argument.default, bool) else argument.default
             lines.append(f"  if ({argument.name} != {default}) return false;")
-    lines += [f"  if (!({condition})) return false;" for condition in _conditions(bound)]
+    tests = conditions(bound, "{}.scalar_type()", SCALAR_TYPES.__getitem__, Formula.cpp)
+    lines += [f"  if (!({condition})) return false;" for condition in tests]
     if bound.entry.initial:
         lines.append(f"  {out}.copy_({bound.entry.initial});")
     lines.append(f"  wait_for_stream({out}.device());")
@@ -107,7 +92,7 @@ def _entry(bound: Bound) -> str:
         if bound.units is not None:
             words |= {"begin": "0", "end": f"int64_t({bound.units.cpp()})"}
         text = " ".join(call.text.fill(words).split()).removesuffix(";")
-        free = _free(bound)
+        free = free_tensors(bound)
         test = f"{free[0]}.scalar_type() == {SCALAR_TYPES[dtype]}" if free else "true"
         narrow = ", ".join(sorted(formula.cpp() for formula in call.narrow))
         lines.append(f"  if ({test}{f' && fit_int({{{narrow}}})' if narrow else ''}) {{")
@@ -115,34 +100,15 @@ def _entry(bound: Bound) -> str:
     return "\n".join([*lines, "  return false;", "}", ""])
 
 
-def _free(bound: Bound) -> list[str]:
-    optional = {a.name for a in bound.arguments if a.optional}
-    return [name for name in bound.tensors if name not in bound.entry.argument_dtypes and name not in optional]
-
-
-def _conditions(bound: Bound) -> Iterator[str]:
-    free = _free(bound)
-    for name in free[1:]:
-        yield f"{free[0]}.scalar_type() == {name}.scalar_type()"
-    for name, dtype in bound.entry.argument_dtypes.items():
-        yield f"{name}.scalar_type() == {SCALAR_TYPES[dtype]}"
-    tests = {"blas": "is_blas({})", "row-major": "is_row_major({})", "contiguous": "{}.is_contiguous()"}
-    for name, layout in bound.layouts.items():
-        if layout in tests:
-            yield tests[layout].format(name)
-    if bound.when is not None:
-        yield bound.when.cpp()
-
-
 def _tries(entries: Sequence[Bound]) -> Iterator[str]:
     for bound in entries:
         given = [f"{a.name}.toDouble()" if a.type == "number" else a.name for a in bound.arguments]
-        yield f"  if ({_function(bound)}_{bound.entry.number}({', '.join([*given, 'out'])})) return out;"
+        yield f"  if ({function_name(bound)}_{bound.entry.number}({', '.join([*given, 'out'])})) return out;"
 
 
 # ---- ops ----
 def _aten_op(name: str, entries: Sequence[Bound]) -> str:
-    bound, function = entries[0], _function(entries[0])
+    bound, function = entries[0], function_name(entries[0])
     operators = f"at::_ops::{name.partition('::')[2].replace('.', '_')}"
     metas = [f"as_meta({a.name})" if a.kind == "tensor" and not a.optional else a.name for a in bound.arguments]
     given = ", ".join(a.name for a in bound.arguments)
@@ -182,14 +148,14 @@ def _in_place_form(bound: Bound, function: str) -> list[str]:
 
 
 def _custom_op(op: CustomOp, entries: Sequence[Bound]) -> str:
-    bound, function = op.bound, _function(op.bound)
+    bound, function = op.bound, function_name(op.bound)
     taken, given = parameters(bound.arguments), ", ".join(a.name for a in bound.arguments)
     rule = op.outputs[0]
     shape = f"{rule.shape}.sizes()" if isinstance(rule.shape, str) else f"{{{', '.join(s.cpp() for s in rule.shape)}}}"
     first = next(a.name for a in bound.arguments if a.kind == "tensor")
     dtype = SCALAR_TYPES.get(rule.dtype, f"{rule.dtype}.scalar_type()")
     lines = [f"void {function}_check({taken}) {{"]
-    free = [name for name in _free(bound) if name not in bound.outs]
+    free = [name for name in free_tensors(bound) if name not in bound.outs]
     for name in free[1:]:
         a, b = f"{free[0]}.scalar_type()", f"{name}.scalar_type()"
         lines.append(f'  TORCH_CHECK({a} == {b}, "{bound.op}: {free[0]} is ", {a}, ", {name} is ", {b});')
@@ -307,20 +273,20 @@ def _autocast(op: CustomOp, function: str) -> list[str]:
 
 
 # ---- registrations ----
-def _registrations(aten: dict[str, list[Bound]], new: Sequence[CustomOp]) -> Iterator[str]:
-    if aten:
+def _registrations(found: Sources) -> Iterator[str]:
+    if found.aten:
         yield "TORCH_LIBRARY_IMPL(aten, OPS_KEY, m) {"
-        for name, entries in aten.items():
-            function = _function(entries[0])
+        for name, entries in found.aten.items():
+            function = function_name(entries[0])
             yield f'  m.impl("{name.partition("::")[2]}", &{function}_kernel);'
             op = find_overload(name)
             for form, suffix in ((out_form(op), "out"), (in_place_form(op), "in_place")):
                 if form is not None:
                     yield f'  m.impl("{form._name.partition("::")[2]}", &{function}_{suffix});'
         yield "}"
-    for custom in new:
+    for custom, _ in found.new:
         namespace, _, base = custom.bound.op.partition("::")
-        function, forms = _function(custom.bound), custom.forms()
+        function, forms = function_name(custom.bound), custom.forms()
         yield f"TORCH_LIBRARY_FRAGMENT({namespace}, m) {{"
         yield from (f'  m.def("{schema}");' for schema in forms.values())
         yield "}"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from bringup.vendor.bound import Bound
 from bringup.vendor.call_text import prototypes
-from bringup.vendor.cpp_parts import NoSource
 from bringup.vendor.custom import CustomOp, gradients
 from bringup.vendor.formula import Formula
+from bringup.vendor.generate import NoSource, conditions, free_tensors, function_name, select
 from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
 _BASICS = '''
@@ -102,29 +102,13 @@ def check(condition, message):
 
 def python_source(driver: str, entries: Sequence[Bound], ops: Sequence[CustomOp]) -> str:
     """The file; what it cannot say (a call that is more than one C function with plain arguments) is a comment."""
-    by_op: dict[str, list[Bound]] = {}
-    bodies, left_out = [], []
-    for bound in entries:
-        try:
-            if len(bound.outs) != 1:
-                raise NoSource("several outputs")
-            if bound.function is not None:
-                raise NoSource(f"the function {bound.entry.function} takes tensors of bringup")
-            bodies.append("\n".join(_entry(bound)))
-            by_op.setdefault(bound.op, []).append(bound)
-        except NoSource as reason:
-            left_out.append(f"# Not here: entry {bound.entry.number} ({bound.op}): {reason}.")
-    new = [op for op in ops if op.bound.op in by_op and op.meta is None]
-    names = {op.bound.op for op in ops}
-    parts = [f'"""Tuned ops of {driver}: written by `bringup ops generate` from ops.toml; needs torch, not bringup."""']
-    parts += [_BASICS, *_prototypes([bound for bounds in by_op.values() for bound in bounds]), *left_out, *bodies]
-    parts += ["\n".join(_aten_op(name, found)) for name, found in by_op.items() if name not in names]
-    parts += ["\n".join(_custom_op(op, by_op[op.bound.op])) for op in new]
+    found = select(entries, ops, lambda bound: list(_entry(bound)))
+    parts = [f'"""Tuned ops of {driver}: written by `bringup generate` from ops.toml; needs torch, not bringup."""']
+    parts += [_BASICS, *_prototypes(found.entries), *(f"# {line}" for line in found.left_out)]
+    parts += ["\n".join(_entry(bound)) for bound in found.entries]
+    parts += ["\n".join(_aten_op(name, bounds)) for name, bounds in found.aten.items()]
+    parts += ["\n".join(_custom_op(op, bounds)) for op, bounds in found.new]
     return "\n".join(parts) + "\n"
-
-
-def _function(bound: Bound) -> str:
-    return re.sub(r"\W+", "_", bound.op.removeprefix("aten::"))
 
 
 def _c_type(parameter: str) -> str:
@@ -173,7 +157,7 @@ def _given(bound: Bound, argument: Sequence[str | Formula]) -> str:
 def _entry(bound: Bound) -> Iterator[str]:
     out = bound.outs[0]
     names = [argument.name for argument in bound.arguments]
-    yield f"\n\ndef {_function(bound)}_{bound.entry.number}({', '.join([*names, out])}):"
+    yield f"\n\ndef {function_name(bound)}_{bound.entry.number}({', '.join([*names, out])}):"
     yield f'    """{bound.op}, entry {bound.entry.number}; False: not for these arguments."""'
     yield from (f"    if not ({condition}):\n        return False" for condition in _conditions(bound))
     if bound.entry.initial:
@@ -186,17 +170,12 @@ def _entry(bound: Bound) -> Iterator[str]:
         if symbol not in prototypes(call.declare) or not "".join(map(str, call.text.parts[:1])).startswith(symbol):
             raise NoSource(f"no prototype of {symbol}, or more than its call")
         given = ", ".join(_given(bound, argument) for argument in call.text.arguments(symbol))
-        free = _free(bound)
+        free = free_tensors(bound)
         test = f"{free[0]}.dtype == torch.{dtype}" if free else "True"
         narrow = ", ".join(sorted(formula.python() for formula in call.narrow))
         yield f"    if {test}{f' and fit_int({narrow})' if narrow else ''}:"
         yield f"        {symbol}({given})\n        return True"
     yield "    return False"
-
-
-def _free(bound: Bound) -> list[str]:
-    optional = {a.name for a in bound.arguments if a.optional}
-    return [name for name in bound.tensors if name not in bound.entry.argument_dtypes and name not in optional]
 
 
 def _conditions(bound: Bound) -> Iterator[str]:
@@ -206,15 +185,7 @@ def _conditions(bound: Bound) -> Iterator[str]:
             yield f"{argument.name} is None" if argument.default is None else f"{argument.name} == {argument.default!r}"
         elif argument.optional:
             yield f"{argument.name} is not None"
-    free = _free(bound)
-    if len(free) > 1:
-        yield " == ".join(f"{name}.dtype" for name in free)
-    for name, dtype in bound.entry.argument_dtypes.items():
-        yield f"{name}.dtype == torch.{dtype}"
-    tests = {"blas": "is_blas({})", "row-major": "is_row_major({})", "contiguous": "{}.is_contiguous()"}
-    yield from (tests[layout].format(name) for name, layout in bound.layouts.items() if layout in tests)
-    if bound.when is not None:
-        yield bound.when.python()
+    yield from conditions(bound, "{}.dtype", "torch.{}".format, Formula.python)
 
 
 def _signature(bound: Bound) -> str:
@@ -238,11 +209,11 @@ def _passed(bound: Bound, wrap: str = "{}") -> str:
 def _tries(entries: Sequence[Bound], indent: str) -> Iterator[str]:
     for bound in entries:
         names = ", ".join([*(argument.name for argument in bound.arguments), "out"])
-        yield f"{indent}if {_function(bound)}_{bound.entry.number}({names}):\n{indent}    return out"
+        yield f"{indent}if {function_name(bound)}_{bound.entry.number}({names}):\n{indent}    return out"
 
 
 def _aten_op(name: str, entries: Sequence[Bound]) -> Iterator[str]:
-    bound, function, op = entries[0], _function(entries[0]), find_overload(name)
+    bound, function, op = entries[0], function_name(entries[0]), find_overload(name)
     first = next(a.name for a in bound.arguments if a.kind == "tensor")
     base, _, overload = name.partition("::")[2].partition(".")
     target = f"torch.ops.aten.{base}.{overload or 'default'}"
@@ -268,7 +239,7 @@ def _aten_op(name: str, entries: Sequence[Bound]) -> Iterator[str]:
 
 
 def _custom_op(op: CustomOp, entries: Sequence[Bound]) -> Iterator[str]:
-    bound, function = op.bound, _function(op.bound)
+    bound, function = op.bound, function_name(op.bound)
     namespace, _, base = bound.op.partition("::")
     entry, rule, signature = bound.entry, op.outputs[0], _signature(op.bound)
     first = next(a.name for a in bound.arguments if a.kind == "tensor")
@@ -277,7 +248,7 @@ def _custom_op(op: CustomOp, entries: Sequence[Bound]) -> Iterator[str]:
     yield f'\n\n_{function} = torch.library.Library("{namespace}", "FRAGMENT")\n_registered.append(_{function})'
     yield from (f'_{function}.define("{schema}")' for schema in op.forms().values())
     yield f"\n\ndef {function}_new({signature}):"
-    free = [name for name in _free(bound) if name not in bound.outs]
+    free = [name for name in free_tensors(bound) if name not in bound.outs]
     for name in free[1:]:
         yield f'    check({free[0]}.dtype == {name}.dtype, "{bound.op}: {free[0]} and {name} differ in dtype")'
     for condition in bound.require:

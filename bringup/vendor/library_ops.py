@@ -24,10 +24,14 @@ Function = Callable[..., Any]
 _libraries: list[torch.library.Library] = []
 
 
-def register(
+#: Op → by the name of a driver, its function.
+Functions = Mapping[torch._ops.OpOverload, Mapping[str, Function]]
+
+
+def functions_of(
     drivers: Iterable[in_use.ActiveDriver], tables: Mapping[str, Mapping[str, Function]] | None = None
-) -> None:
-    """Registers the ops of all drivers; a device whose driver lacks an op takes the op's usual route.
+) -> Functions:
+    """The functions of all drivers by op, for ``register``; a name that is no op and what is not callable raise here.
 
     ``tables``: by the name of a driver, the functions of its op table, which stand behind those of ``Driver.ops``.
 
@@ -40,6 +44,11 @@ def register(
             if not callable(function):
                 raise TypeError(f"driver '{driver.name}': ops[{name!r}] is not callable")
             by_op.setdefault(find_op(name, driver.name), {})[driver.name] = function
+    return by_op
+
+
+def register(by_op: Functions) -> None:
+    """Puts drivers' functions before PyTorch's ops; a device whose driver lacks an op takes the op's usual route."""
     for op, functions in by_op.items():
         for form, kernel in _forms(op, functions):
             library = torch.library.Library(form.namespace, "IMPL")

@@ -24,7 +24,7 @@ from bringup.vendor.call_text import C_TYPES
 from bringup.vendor.formula import Extent, FormulaError
 
 #: How many structures of calls (calls of a Python function) each entry has served in each dtype, as (file, number,
-#: dtype): `bringup ops check` sees that it is really used.
+#: dtype): `bringup check --level table` sees that it is really used.
 chosen: Counter[tuple[str, int, str]] = Counter()
 
 

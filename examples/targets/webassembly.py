@@ -154,7 +154,7 @@ class WebAssembly(Target):
     """Text of modules with one function ``(args, begin, end, report)`` each, over the chip's memory."""
 
     language = "wasm"
-    version = "1"
+    version = "2"
 
     @classmethod
     def from_words(cls, words):

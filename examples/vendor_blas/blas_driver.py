@@ -2,7 +2,7 @@
 
     pip install 'bringup[blas]'
     BRINGUP_DRIVERS=examples/vendor_blas/blas_driver.py python train.py      # device="blas_chip"
-    bringup ops check --driver examples/vendor_blas/blas_driver.py
+    bringup check --driver examples/vendor_blas/blas_driver.py --level table
 
 Options are those of sim (BRINGUP_SIM); the mode is always ``kernels``. The library brings its own threads
 (OPENBLAS_NUM_THREADS), as a chip's library does.

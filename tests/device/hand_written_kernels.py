@@ -215,7 +215,7 @@ def info() -> dict[str, int]:
 
 
 def fallbacks() -> dict[str, int]:
-    return {row["op"]: row["calls"] for row in core.ledger()}
+    return {op: calls for op, _, calls, *_ in core.ledger()}
 
 
 def floats(*shape: int) -> torch.Tensor:

@@ -60,17 +60,45 @@ assert torch.allclose(x.grad, x.detach().cos())
 def test_the_device_says_what_was_looked_for(run) -> None:
     run("""
 import bringup
-for use in (bringup.device, lambda: torch.chip.get_device_name(), lambda: torch.chip.set_device(0)):
+uses = [bringup.device, torch.chip.get_device_name, lambda: torch.chip.set_device(0)]
+uses += [lambda: torch.empty(2, device="chip"), lambda: torch.ones(2).to("chip"), lambda: torch.Generator("chip")]
+for use in uses:
     try:
         use()
     except RuntimeError as error:
         assert "no chip device: looked for /dev/chip0" in str(error), error
     else:
         raise AssertionError("no error")
-try:
-    torch.empty(2, device="chip")
-except (RuntimeError, ValueError) as error:
-    assert "chip" in str(error), error
-else:
-    raise AssertionError("no error")
 """)
+
+
+def test_every_use_of_a_driver_that_failed_to_activate_says_why(run_python, tmp_path) -> None:
+    """With the real core: torch.ones and .to() reach C++ before any function of torch.<name>."""
+    file = tmp_path / "chip.py"
+    file.write_text("import nonesuch\n")
+    run_python(
+        """
+import warnings
+warnings.simplefilter("ignore")
+import torch, pytest
+x = torch.ones(2)
+uses = [
+    lambda: torch.ones(1, device="chip"),
+    lambda: torch.empty(0, device="chip:0"),
+    lambda: torch.randn(2, device="chip:1"),
+    lambda: torch.tensor([1], device="chip"),
+    lambda: x.to("chip:0"),
+    lambda: x.chip(),
+    lambda: torch.nn.Linear(2, 2).to("chip"),
+    lambda: torch.Generator("chip"),
+    lambda: torch.chip.Stream(),
+    lambda: torch.chip.set_device(0),
+]
+for use in uses:
+    with pytest.raises(RuntimeError, match="No module named 'nonesuch'") as raised:
+        use()
+    assert isinstance(raised.value.__cause__.__cause__, ModuleNotFoundError), raised.value.__cause__
+assert (x * 2).sum() == 4
+""",
+        env={"BRINGUP_DRIVERS": str(file)},
+    )

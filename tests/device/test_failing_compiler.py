@@ -169,3 +169,57 @@ def test_the_warning_says_why(run_python: Any) -> None:
     code = "import torch\ntorch.linalg.svdvals(torch.ones(3, 3).to('sim'))"
     env = {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "mode=kernels", "BRINGUP_FALLBACK": "warn"}
     assert "has no kernel on sim:0 (the op has no lowering) and runs on the CPU" in run_python(code, env=env).stderr
+
+
+NO_KERNELS = """
+import warnings
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from bringup import _C
+
+torch.empty(1, device="sim")
+_C.set_kernel_resolver(lambda *call: None)
+warnings.simplefilter("ignore")
+
+
+def moved(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("sim").requires_grad_(value.requires_grad)
+    return type(value)(map(moved, value)) if type(value) in (list, tuple) else value
+
+
+failed, run = [], 0
+for op in op_db:
+    if torch.float32 not in op.supported_dtypes("cpu") or op.name == "tensor_split":  # which takes indices on the CPU
+        continue
+    for sample in list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))[:2]:
+        try:
+            expected = op(sample.input, *sample.args, **sample.kwargs)
+        except Exception:
+            continue
+        keywords = {name: moved(value) for name, value in sample.kwargs.items()} | (
+            {"device": "sim"} if "device" in sample.kwargs else {}
+        )
+        try:
+            result = op(moved(sample.input), *moved(sample.args), **keywords)
+            if isinstance(result, torch.Tensor):
+                assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+                if result.requires_grad and not result.is_complex():
+                    result.sum().backward()
+            run += 1
+        except Exception as error:
+            failed.append(f"{op.name}: {type(error).__name__}: {error}")
+assert run > 1000 and not failed, "\\n".join(failed)
+
+x, w = torch.randn(2, 3, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
+ours = [tensor.detach().to("sim").requires_grad_() for tensor in (x, w)]
+for on, (a, b) in (("cpu", (x, w)), ("sim", ours)):
+    (torch.nn.functional.rms_norm(a, (3, 8), b).sin().sum()).backward()
+torch.testing.assert_close(ours[0].grad.cpu(), x.grad)
+torch.testing.assert_close(ours[1].grad.cpu(), w.grad)
+"""
+
+
+def test_every_op_runs_where_no_call_gets_a_kernel(run_python: Any) -> None:
+    """huber_loss_backward called itself for ever: its functional form is a composition of its out= form."""
+    run_python(NO_KERNELS, env={"BRINGUP_FALLBACK": "allow"}, timeout=300)

@@ -151,3 +151,19 @@ def test_the_table_of_ops_fits_80_columns(run_python: Any) -> None:
     assert len(lines) > 100
     assert max(map(len, lines)) <= 80
     assert "…" not in done.stdout, "something is cut off"
+
+
+def test_the_compiler_of_a_device_is_found_by_the_device(run_python: Any) -> None:
+    """None before the first use, and for a driver that runs no kernels; eager ops and graphs share one."""
+    code = """
+    import torch
+    from bringup.lowering.install import compiler_for
+    assert compiler_for(0) is None
+    torch.ones(2, device="sim").exp()
+    found = compiler_for(0)
+    print(found is not None and found is compiler_for(1), compiler_for(2))
+    """
+    environment = {"BRINGUP_DRIVERS": "sim"}
+    for mode, expected in (("kernels", "True None"), ("library", "False None")):
+        done = run_python(code, env={**environment, "BRINGUP_SIM": f"mode={mode},devices=2"})
+        assert done.stdout.strip() == expected, mode

@@ -47,6 +47,20 @@ def test_two_compressed_tensors_in_one_call_keep_their_own_members(device: str, 
     """)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_histc_counts_integers_as_cuda_does(device: str, dtype: torch.dtype) -> None:
+    """The CPU has none: routers of mixtures of experts call it on every device that is not the CPU."""
+    x = torch.randint(0, 12, (300,), dtype=dtype)
+    for bins, low, high in ((10, 0, 0), (8, 0, 7), (4, 2, 9), (5, 0, 4), (3, 3, 3)):
+        counts = torch.histc(x.to(device), bins=bins, min=low, max=high)
+        first, last = (int(x.min()), int(x.max())) if low == high else (low, high)
+        inside = x[(x >= first) & (x <= last)].long()
+        place = ((inside - first) * bins // (last - first)).clamp(max=bins - 1)
+        assert counts.dtype == dtype
+        assert torch.equal(counts.cpu().long(), torch.bincount(place, minlength=bins))
+    assert torch.histc(torch.full((4,), 5, dtype=dtype, device=device), bins=3).tolist() == [0, 4, 0]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_histc_counts_past_what_the_half_type_counts_to(device: str, dtype: torch.dtype) -> None:
     """256 + 1 is 256 in bfloat16, 2048 + 1 is 2048 in float16."""

@@ -66,7 +66,10 @@ def test_explain_shows_backward(explain) -> None:
     [
         (("torch.ones(3",), "SyntaxError"),
         (("torch.ones(2) + torch.ones(3)",), "RuntimeError: The size of tensor a (2) must match"),
-        (("1", "--show", "everything"), "--show knows guards, ir, source, cost, time, not everything"),
+        (("1", "--show", "everything"), "--show of code knows guards, ir, source, cost, time, not everything"),
+        (("net.py:Net", "--show", "guards"), "--show of a model knows ir, source, not guards"),
+        (("net.py:Net", "--ir"), "--ir and --source are now --show ir,source"),
+        (("1", "--train"), "--input, --train and --html are for a model"),
         (("1", "--driver", "nosuchchip"), "nosuchchip"),
     ],
 )
@@ -125,7 +128,6 @@ import torch
 from bringup.ir import verify
 from bringup.compile.kernel_cache import default_cache
 from bringup.compile import loader
-from bringup.lowering import install
 rendered, calls = loader.rendered, []
 loader.rendered = lambda *arguments: calls.append(arguments) or rendered(*arguments)
 x = torch.randn(64, 96, device="sim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -192,14 +193,16 @@ def test_a_wrong_library_is_caught(run_python, chip: Path, tmp_path: Path) -> No
     compile_c(tmp_path, LIBRARY.replace("c[i * n + j] = 0;", "c[i * n + j] = 1;"), "-shared", "-fPIC", name="chip")
     text = TABLE.replace("examples = [{ self = [5, 3], other = [5, 3], alpha = 2 }]", "", 1)
     (tmp_path / "ops.toml").write_text(text)
-    code = "from bringup.vendor.command import check; import sys; check(sys.argv[1])"
-    done = run_python(
-        code, str(tmp_path / "vendor_chip.py"), env={"VENDOR_CHIP": str(tmp_path), "BRINGUP_DRIVERS": None}, check=False
-    )
+    code = "from bringup.vendor.command import check_table; import sys; sys.exit(check_table(*sys.argv[1:]))"
+    files = [str(tmp_path / name) for name in ("vendor_chip.py", "results.json")]
+    done = run_python(code, *files, env={"VENDOR_CHIP": str(tmp_path), "BRINGUP_DRIVERS": None}, check=False)
     assert done.returncode == 1, done.stderr
     assert "fail  entry 1 aten::mm float32 example 1: AssertionError" in done.stdout
     assert "fail  entry 2 aten::add.Tensor: it has no examples" in done.stdout
     assert "6 entries: 5 passed, 2 failed" in done.stdout
+    rows = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [row["status"] for row in rows].count("fail") == 2
+    assert rows[-1]["message"] == "it has no examples"
 
 
 def test_a_bad_table_registers_nothing(run_python, chip: Path, tmp_path: Path) -> None:
@@ -246,8 +249,8 @@ assert (torch.ops.chip.twice(y).cpu() == 2).all()  # the reference, of sim's own
 
 def test_the_commands_say_what_is_missing(run_python, tmp_path: Path) -> None:
     code = "import sys; from bringup.cli import app; app()(sys.argv[1:])"
-    for command in (["check"], ["generate", "--out", str(tmp_path)]):
-        done = run_python(code, "ops", *command, "--driver", "sim", env={"BRINGUP_DRIVERS": None}, check=False)
+    for command in (["check", "--level", "table"], ["generate", "--out", str(tmp_path)]):
+        done = run_python(code, *command, "--driver", "sim", env={"BRINGUP_DRIVERS": None}, check=False)
         assert (done.returncode, "driver 'sim' has no op table" in done.stderr) == (2, True), done.stderr
 
 

@@ -15,9 +15,8 @@ from torch.testing._internal.opinfo.core import ErrorInput, SampleInput
 
 from bringup import _C as core
 from bringup.kit.op_cases import Case, CaseResult
-from bringup.kit.op_errors import WrongError, check_errors
-from bringup.kit.op_errors_warm import error_differences, raised, sampled_calls, varied, warm_differences
-from bringup.kit.op_samples import Call
+from bringup.kit.op_errors import WrongError, check_errors, error_differences, is_refusal, raised, varied
+from bringup.kit.op_samples import Call, take_samples
 
 #: A few ops of op_db whose numbers are checked; the sweep runs all.
 SAMPLED = "renorm nn.functional.huber_loss nn.functional.softshrink nn.functional.leaky_relu histc".split()
@@ -125,6 +124,38 @@ def test_a_dropout_of_attention_is_a_probability(compiled: bool, chance: float) 
         attend(x, x, x, dropout_p=chance)
 
 
+def forms_of(op: Any) -> dict[str, Callable[..., Any]]:
+    """The ways to call an op whose checks may differ: as it is, and in place on a copy (gradients read the result)."""
+    forms = {"": op.op}
+    if inplace := op.get_inplace():
+        forms["in place, "] = lambda x, *args, **kwargs: inplace(x.clone(), *args, **kwargs)
+    return forms
+
+
+def warm_differences(op: Any, call: Call, device: str) -> Iterator[str]:
+    """Numbers that the CPU refuses and the device takes, after the valid call on the device."""
+    for form_name, form in forms_of(op).items():
+        if raised(form, call.on("cpu")) is not None:
+            continue
+        refused = [
+            (name, bad, error) for name, bad in varied(call) if (error := raised(form, bad.on("cpu"))) is not None
+        ]
+        if not refused or raised(form, call.on(device)) is not None:
+            continue  # the check of valid calls judges the last
+        for name, bad, on_cpu in refused:
+            if not is_refusal(on_device := raised(form, bad.on(device)), on_cpu):
+                yield f"{op.name}: {form_name}{name}: {on_device!r:.200}; the CPU: {on_cpu!r:.200}"
+
+
+def sampled_calls(op: Any, count: int) -> Iterator[Call]:
+    """Samples of an op in float32, with gradients where it has them, and in int64 where it takes that."""
+    grad = torch.float32 in op.supported_backward_dtypes("cpu")
+    for dtype in (torch.float32, torch.int64):
+        if op.supports_dtype(dtype, "cpu"):
+            for _, sample in take_samples(op, dtype, count, requires_grad=grad and dtype.is_floating_point):
+                yield Call.of(op, sample)
+
+
 def test_the_probe_finds_a_check_that_is_skipped() -> None:
     """The net itself: a function that checks its number on the first call only is caught."""
     seen: list[float] = []
@@ -144,7 +175,7 @@ def test_the_probe_finds_a_check_that_is_skipped() -> None:
             return None
 
     call = Call((torch.ones(2), 1.0), {}, lambda value: value, False)
-    assert raised(Forgetful.op, next(bad for _, bad in varied(call)), "cpu") is not None
+    assert raised(Forgetful.op, next(bad for _, bad in varied(call)).on("cpu")) is not None
     assert list(warm_differences(Forgetful, call, "sim"))
 
 

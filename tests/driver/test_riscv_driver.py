@@ -101,9 +101,7 @@ def launch(driver: riscv.Driver, kernel: int, *args: int, grid: int = 1, cost: f
 
 
 # ---- the contract ----
-@pytest.mark.parametrize(
-    "options", ["", "isa=rv64gcv,vlen=128", "machine=unicorn", "machine=unicorn,isa=rv64gcv", "machine=qemu"]
-)
+@pytest.mark.parametrize("options", ["", "isa=rv64gcv,vlen=128", "machine=qemu", "machine=qemu,isa=rv64gcv"])
 def test_the_checks_of_the_contract(options: str) -> None:
     driver = riscv.Driver(f"memory=64M,{options}")
     reason = machine_class(parse_options(options).machine).absent_reason()
@@ -130,17 +128,17 @@ def test_a_missing_compiler_means_no_device(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_missing_emulator_means_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_a_riscv_compiler()
-    monkeypatch.setattr(machine_class("unicorn"), "absent_reason", classmethod(lambda cls: "pip install unicorn"))
-    driver = riscv.Driver("machine=unicorn")
+    monkeypatch.setattr(machine_class("qemu"), "absent_reason", classmethod(lambda cls: "install it"))
+    driver = riscv.Driver("machine=qemu")
     assert driver.device_count() == 0
-    assert driver.absent_reason() == "machine 'unicorn' cannot run here: pip install unicorn"
+    assert driver.absent_reason() == "machine 'qemu' cannot run here: install it"
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ("devices=65", "devices=65: allowed is 1 to 64"),
-        ("machine=spike", "allowed is interpreter or qemu or unicorn"),
+        ("machine=spike", "allowed is interpreter or qemu"),
         ("isa=rv32imc", "allowed is rv64gc or rv64gcv"),
         ("isa=rv64gcv,vlen=200", "allowed is 128, 256, 512 or 1024"),
         ("vlen=256", "only isa=rv64gcv has vector registers"),
@@ -340,7 +338,8 @@ def test_an_event_tells_instructions(driver: riscv.Driver, make_driver: Callable
     assert elapsed_of_slow(driver, 1000) == short
     assert round((long - short) * 1e6) % 1000 == 0  # so many instructions in each of the 1000 rounds more
     assert long > short > 0
-    assert elapsed_of_slow(make_driver("devices=1,memory=16M,machine=unicorn"), 1000) == short
+    if machine_class("qemu").absent_reason() is None:
+        assert elapsed_of_slow(make_driver("devices=1,memory=16M,machine=qemu"), 1000) == short
 
 
 def test_another_device_waits_for_an_event(driver: riscv.Driver) -> None:

@@ -277,7 +277,7 @@ def test_cpu_tensors_of_any_layout() -> None:
 
 
 def test_an_argument_on_the_cpu_that_comes_through() -> None:
-    from bringup.jit.cpu_tensors import for_cpu_tensors
+    from bringup.jit.compile_group import for_cpu_tensors
 
     x = torch.randn(3)
     result, through = for_cpu_tensors(lambda x: [x + 1, x], torch.device("sim"))(x)

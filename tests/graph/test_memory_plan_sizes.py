@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], tuple[int
 def alive_at_once(binding: Binding) -> int:
     """The bytes that are needed at the worst step: between its first and its last use every temporary is there."""
     lives, nbytes = binding.structure.lives, binding.filled.nbytes
-    steps = range(len(binding.structure.steps))
+    steps = range(len(binding.structure.variant.calls))
     return max(sum(nbytes[n] for n, life in lives.items() if life.first <= step <= life.last) for step in steps)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.registry import LOWERINGS, lowering
+from bringup.lowering.registry import DEFINITIONS, lowering
 from tests.graph.comparing import Compile, Net, graphs, same
 
 
@@ -98,7 +98,7 @@ def times_or_minus() -> Iterator[Any]:
             elementwise(call, [call.outs[0]], [x, number], lambda a, b: a * b, [None, None])
 
     yield torch.ops.asked.times_or_minus
-    del LOWERINGS["asked::times_or_minus"]
+    del DEFINITIONS["asked::times_or_minus", "lowering"]
     library._destroy()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from tests.integrations import (  # noqa: F401 (they fill the list)
@@ -11,10 +10,11 @@ from tests.integrations import (  # noqa: F401 (they fill the list)
     programs_training,
 )
 from tests.integrations.judging import CASES, Case
+from tests.integrations.torchvision_import import import_torchvision
 
 __all__ = ["CASES", "missing"]
 
-#: They import torchvision where it is installed, and fail with it.
+#: They import torchvision where it is installed.
 WITH_PICTURES = {"diffusers", "lightning", "peft", "timm", "torchmetrics", "transformers"}
 
 
@@ -24,18 +24,6 @@ def missing(case: Case) -> str:
         version(case.library)
     except PackageNotFoundError:
         return f"{case.library} is not installed: pip install 'bringup[integrations]'"
-    return wrong_torchvision() if case.library in WITH_PICTURES else ""
-
-
-@cache
-def wrong_torchvision() -> str:
-    """Says so where torchvision was built for another torch; it then fails with this error, and with no other."""
-    try:
-        import torchvision  # noqa: F401
-    except ModuleNotFoundError:
-        return ""
-    except RuntimeError as error:
-        if "torchvision::nms does not exist" not in str(error):
-            raise
-        return "torchvision was built for another torch: docs/integrations.md says how to get both from one index"
+    if case.library in WITH_PICTURES:
+        import_torchvision()
     return ""

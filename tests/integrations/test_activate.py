@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.cases import wrong_torchvision
+from tests.integrations.cases import WITH_PICTURES
+from tests.integrations.torchvision_import import import_torchvision
 from tests.optional_packages import missing
 
 NOT_CHOSEN = dict.fromkeys(("ACCELERATE_TORCH_DEVICE", "PL_TRAINER_ACCELERATOR", "PL_TRAINER_STRATEGY"))
@@ -15,8 +16,8 @@ NOT_CHOSEN = dict.fromkeys(("ACCELERATE_TORCH_DEVICE", "PL_TRAINER_ACCELERATOR",
 def need(*packages: str) -> None:
     if gone := missing(*packages):
         pytest.skip(f"{' and '.join(gone)} not installed: pip install 'bringup[integrations]'")
-    if "lightning" in packages and (wrong := wrong_torchvision()):
-        pytest.skip(wrong)
+    if WITH_PICTURES & set(packages):
+        import_torchvision()
 
 
 @pytest.fixture
@@ -127,6 +128,8 @@ def test_accelerate_says_itself_what_it_refuses(run_python) -> None:
     bringup.integrations.activate("accelerate")
     from accelerate import Accelerator
     from accelerate.utils import TorchDynamoPlugin, get_max_memory
+    from tests.integrations.torchvision_import import import_torchvision
+    import_torchvision()
     from transformers import TrainingArguments
 
     with pytest.raises(ValueError, match="fp16 mixed precision requires a device in .* \\\\(not 'sim'\\\\)"):
@@ -147,6 +150,8 @@ def test_lightning(run_python) -> None:
     code = """
     import pytest, torch
     import bringup.integrations
+    from tests.integrations.torchvision_import import import_torchvision
+    import_torchvision()
     import lightning
 
     quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)

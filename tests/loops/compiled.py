@@ -21,9 +21,10 @@ from bringup.ir.expr import Number, const
 from bringup.ir.index import Index, evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.kernel import Kernel
-from bringup.targets.c import contract as c_contract
-from bringup.targets.c.render import general, unit
+from bringup.targets.c.contract import contraction
+from bringup.targets.c.render import general
 from bringup.targets.c.target import CTarget
+from bringup.targets.c.unit import Part, unit
 from bringup.targets.toolchain import compile_c
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -84,6 +85,12 @@ def launch_words(
 def compile_kernels(kernels: Sequence[Kernel], target: CTarget, extra_flags: Sequence[str] = ()) -> list[Compiled]:
     """Compiles kernels into one library: much quicker than one library each."""
     parts = [general(replace(kernel, name=f"{kernel.name}_{at}"), target) for at, kernel in enumerate(kernels)]
+    return compile_parts(kernels, parts, target, extra_flags)
+
+
+def compile_parts(
+    kernels: Sequence[Kernel], parts: Sequence[Part], target: CTarget, extra_flags: Sequence[str]
+) -> list[Compiled]:
     library = load_library(compile_c(unit(parts, target), target, extra_flags))
     return [
         Compiled(kernel, part.units, _ENTRY((part.entry, library)), library) for kernel, part in zip(kernels, parts)
@@ -92,11 +99,8 @@ def compile_kernels(kernels: Sequence[Kernel], target: CTarget, extra_flags: Seq
 
 def compile_packed(kernel: Kernel, target: CTarget, extra_flags: Sequence[str] = ()) -> Compiled | None:
     """Compiles a kernel by the emitter for contractions; None if it is not of that shape."""
-    source = c_contract.render(kernel, target)
-    if source is None:
-        return None
-    library = load_library(compile_c(source.text, target, extra_flags))
-    return Compiled(kernel, source.units, _ENTRY((source.entry, library)), library)
+    part = contraction(kernel, target)
+    return None if part is None else compile_parts([kernel], [part], target, extra_flags)[0]
 
 
 def load_library(binary: bytes) -> ctypes.CDLL:

@@ -23,7 +23,7 @@ def qemu_memory(tmp_path: Path) -> RunQemu:
     if shutil.which("qemu-system-riscv64") is None or shutil.which("qemu-system-riscv32") is None:
         pytest.skip("QEMU is not installed (Debian: qemu-system-misc)")
 
-    def run(program: bytes, spec: MachineSpec, *options: str) -> bytes:
+    def run(program: bytes, spec: MachineSpec, *options: str, code: int = 0) -> bytes:
         (tmp_path / "program.elf").write_bytes(program)
         cpu = [f"rv{spec.xlen}", *(f"{name}=false" for name in ("zba", "zbb", "zbc", "zbs"))]
         if "v" in spec.extensions:
@@ -37,7 +37,7 @@ def qemu_memory(tmp_path: Path) -> RunQemu:
         words = [command, "-M", "virt,memory-backend=ram", "-m", size, "-object", backend, "-cpu", ",".join(cpu)]
         words += ["-bios", "none", "-kernel", str(tmp_path / "program.elf"), "-display", "none", "-monitor", "none"]
         done = subprocess.run([*words, "-serial", "none", *options], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return ram.read_bytes()
 
     return run

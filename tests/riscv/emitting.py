@@ -10,7 +10,7 @@ import functools
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
 from bringup.ir.walk import all_values
 from bringup.riscv import MachineSpec, machine_class, open_machine, runtime, toolchain
-from bringup.targets.c.target import CTarget
 from bringup.targets.c.value import storage_of
+from bringup.targets.riscv.target import RiscvTarget
 
 VLENS = (128, 256, 512, 1024)
 FAMILIES = ("zig", "gcc")
@@ -275,7 +275,7 @@ trial_weights:
 """
 
 
-def program_of(trials: Sequence[Trial], target: CTarget, vectors: bool) -> Program:
+def program_of(trials: Sequence[Trial], target: RiscvTarget, vectors: bool) -> Program:
     """Renders trials as one program."""
     places: list[dict[str, int]] = []
     block = bytearray(b"\0" * 24 * len(trials) + b"\xff" * _GAP)  # each trial's report, then the buffers
@@ -297,13 +297,13 @@ def program_of(trials: Sequence[Trial], target: CTarget, vectors: bool) -> Progr
         places.append(own)
         steps.append(Step(f"trial{at}", trial.kernel, tuple(used)))
     program = StaticProgram((), (), tuple(constants), (len(block),), tuple(steps))
-    return Program(trials, render_steps(program, target, vectors), tuple(places), bytes(block))
+    return Program(trials, render_steps(program, replace(target, assembly=vectors)), tuple(places), bytes(block))
 
 
-def target_of(isa: str, tools: toolchain.Toolchain) -> CTarget:
+def target_of(isa: str, tools: toolchain.Toolchain) -> RiscvTarget:
     """What the emitters are told of an instruction set."""
     vectors = "v" in MachineSpec(isa, vlen=128 if isa.endswith("v") else 0).extensions and tools.vectors
-    return CTarget(vector_bytes=64 if vectors else 0, fma=isa != "rv32imc", isa=isa)
+    return RiscvTarget(vector_bytes=64 if vectors else 0, fma=isa != "rv32imc", isa=isa)
 
 
 def tools_of(family: str) -> toolchain.Toolchain:

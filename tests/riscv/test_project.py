@@ -340,4 +340,5 @@ torch.testing.assert_close(got, model(x))
 )
 def test_bare_metal_needs_no_device_with_kernels(run_python, tmp_path: Path, active: dict[str, str]) -> None:
     """The chip that runs a project is the target; what PyTorch device this process has does not matter."""
+    skip_without_a_riscv_compiler()
     run_python(WITHOUT_KERNELS, str(tmp_path), env=active)

@@ -84,14 +84,14 @@ def test_a_break_in_the_graph_makes_two_programs(model: nn.Module, tmp_path: Pat
 @pytest.mark.parametrize("vector", [0, 256])
 def test_machines_agree_on_bytes_and_instructions(model: nn.Module, vector: int) -> None:
     found = {}
-    for machine in ("interpreter", "qemu", "unicorn"):
-        if machine_class(machine).absent_reason() is None:
-            torch._dynamo.reset()
-            backend = bringup.Backend(target="riscv", machine=machine, vector=vector)
-            result = torch.compile(model, backend=backend)(X)
-            found[machine] = result.numpy().tobytes(), backend.reports()[0].instructions
-    assert len(found) >= 2, "unicorn comes with the tests"
-    assert len(set(found.values())) == 1, found
+    if reason := machine_class("qemu").absent_reason():
+        pytest.skip(reason)
+    for machine in ("interpreter", "qemu"):
+        torch._dynamo.reset()
+        backend = bringup.Backend(target="riscv", machine=machine, vector=vector)
+        result = torch.compile(model, backend=backend)(X)
+        found[machine] = result.numpy().tobytes(), backend.reports()[0].instructions
+    assert found["interpreter"] == found["qemu"]
 
 
 def test_every_vector_length_gives_the_same_bytes(model: nn.Module) -> None:

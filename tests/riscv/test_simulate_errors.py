@@ -41,7 +41,7 @@ def linear(inside: int, outside: int) -> nn.Module:
         ({"vector": 100}, "vector=100 is none of 0, 128, 256, 512 and 1024 bits"),
         ({"isa": "rv16"}, "isa 'rv16' is none of rv64gc"),
         ({"isa": "rv64gc", "vector": 128}, "vector=128 needs an isa with v, not rv64gc"),
-        ({"machine": "spike"}, "machine 'spike' is none of interpreter, qemu, unicorn"),
+        ({"machine": "spike"}, "machine 'spike' is none of interpreter, qemu"),
         ({"toolchain": "icc"}, "toolchain 'icc' is none of zig, clang and gcc"),
         ({"ram": "lots"}, "'lots' is no number of bytes: write 65536, 64K, 2M or 1G"),
         ({"flash": -1}, "-1 bytes are less than none"),
@@ -125,15 +125,6 @@ def test_no_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"machine 'qemu' cannot run here: .* apt-get install qemu-system-misc"):
         simulate(linear(8, 3), X, machine="qemu", toolchain="zig")
-
-
-def test_no_unicorn(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "unicorn" else found(name, *more)
-    )
-    with pytest.raises(RuntimeError, match=r"machine 'unicorn' cannot run here: .* pip install unicorn"):
-        simulate(linear(8, 3), X, machine="unicorn")
 
 
 def test_an_index_out_of_range_names_the_step() -> None:

@@ -113,7 +113,9 @@ int32_t copy(void*, int32_t, uint64_t, uint64_t, uint64_t, int32_t, uint64_t, co
 int32_t load(void*, int32_t, const void*, uint64_t, const char*, uint64_t* kernel) {
   return *kernel = kGood, BRINGUP_OK;
 }
+std::atomic<int32_t> g_lost{-1}; // a device whose launches fail for good
 int32_t launch(void*, int32_t d, uint64_t kernel, const bringup_launch* work) {
+  if (g_lost == d && work->args[0] == 77) return BRINGUP_DEVICE_LOST;
   std::lock_guard lock(fake[d].mutex);
   FakeStream& stream = fake[d].streams[work->stream];
   if (const int32_t status = fake[d].report(stream)) return status;
@@ -128,7 +130,7 @@ int32_t stream_create(void*, int32_t d, int32_t, uint64_t* stream) {
   return *stream = ++fake[d].next, BRINGUP_OK;
 }
 int32_t stream_destroy(void*, int32_t, uint64_t) { return BRINGUP_OK; }
-int32_t event_record(void*, int32_t d, uint64_t stream, uint64_t* event) {
+int32_t event_record(void*, int32_t d, uint64_t stream, uint32_t, uint64_t* event) {
   std::lock_guard lock(fake[d].mutex);
   *event = ++fake[d].next;
   fake[d].events[*event] = {stream, fake[d].streams[stream].queued};
@@ -401,6 +403,43 @@ void random_states() {
 
 } // namespace
 
+// ---- a device that one thread loses while the others use it ----
+void losses(Device& device) {
+  device.ensure_open();
+  g_lost = device.local;
+  std::atomic<long> wrong{0}, told{0};
+  in_threads([&](int t) {
+    for (int i = 0; i < 400; ++i) {
+      try {
+        const int32_t stream = t % 3;
+        device.stream_handle(stream);
+        launch_on(device, stream, t == 1 ? kBad : kGood, t == 0 && i == 200 ? 77 : 1);
+        const Event event = device.record(stream);
+        yield_point();
+        device.wait(event);
+        device.destroy(event);
+      } catch (const Error& error) {
+        if (error.status == BRINGUP_DEVICE_LOST)
+          ++told;
+        else if (error.status != BRINGUP_INDEX_ERROR)
+          ++wrong;
+      }
+    }
+  });
+  check(wrong == 0 && told > 0, "every error is of the lost device, or of work that failed before");
+  for (int32_t stream = 0; stream < 3; ++stream) {
+    for (int again = 0; again < 2; ++again) {
+      try {
+        launch_on(device, stream, kGood);
+        check(false, "a lost device takes no launch");
+      } catch (const Error& error) {
+        check(error.status == BRINGUP_DEVICE_LOST, "the error of a lost device");
+      }
+    }
+  }
+  check(!device.usable() && device.lost(), "a lost device is not usable");
+}
+
 int main() {
   bringup_driver table{};
   table.abi_version = BRINGUP_ABI_VERSION;
@@ -426,6 +465,7 @@ int main() {
   failures(Registry::get().device(1));
   heard_at_once(Registry::get().device(3));
   captures(Registry::get().device(2));
+  losses(Registry::get().device(4));
   random_states();
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;

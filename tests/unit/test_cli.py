@@ -284,6 +284,25 @@ def test_version() -> None:
     assert bringup("--version").output.strip() == __version__
 
 
+@pytest.mark.parametrize(
+    ("word", "now"),
+    [
+        ("check", "it is now `bringup check --level table`"),
+        ("generate", "it is now `bringup generate`"),
+        ("everything", "ops takes no argument"),
+    ],
+)
+def test_an_old_spelling_names_the_new_one(word: str, now: str) -> None:
+    result = bringup("ops", word)
+    assert result.exit_code == 2
+    assert f"`bringup ops {word}`: {now}" in " ".join(result.output.split())
+    assert word not in bringup("ops", "--help").output
+
+
+def test_options_about_ops_do_not_go_with_a_table() -> None:
+    assert "--level ops" in " ".join(bringup("check", "--level", "table", "--ops", "add").output.split())
+
+
 def test_an_unknown_command_is_refused() -> None:
     result = bringup("nosuchcommand")
     assert result.exit_code == 2

@@ -30,9 +30,8 @@ def test_the_table_is_the_one_that_graphs_are_traced_with(rows: dict[str, Decomp
 
 def test_by_whom_and_why(rows: dict[str, Decomposed]) -> None:
     from bringup.graph.decompositions import OWN
-    from bringup.graph.lowered import op_name
 
-    assert {row.op for row in rows.values() if row.by == "bringup"} == set(map(op_name, OWN))
+    assert {row.op for row in rows.values() if row.by == "bringup"} == set(OWN)
     assert "PyTorch has no decomposition" in rows["aten::_thnn_fused_gru_cell"].why
     assert rows["aten::square"].by == "PyTorch"
     assert rows["aten::square"].why == "no lowering, made of other ops in eager PyTorch, too"

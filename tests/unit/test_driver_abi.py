@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from bringup.driver import CopyKind, PlacementKind, c_functions
+from bringup.driver import CopyKind, EventFlags, HostFlags, PlacementKind, TraceKind, c_functions
 from bringup.driver import c_struct as abi
 from tests.c_compiler import INCLUDE, compile_c
 
@@ -19,6 +19,12 @@ STRUCTS = {
     "bringup_placement": abi.PlacementStruct,
     "bringup_device_spec": abi.DeviceSpecStruct,
     "bringup_launch": abi.LaunchStruct,
+    "bringup_tensor": abi.TensorStruct,
+    "bringup_value": abi.ValueStruct,
+    "bringup_call": abi.CallStruct,
+    "bringup_library_op": abi.LibraryOpStruct,
+    "bringup_trace_record": abi.TraceRecordStruct,
+    "bringup_clock_pair": abi.ClockPairStruct,
     "bringup_driver": c_functions.DriverStruct,
 }
 
@@ -80,10 +86,14 @@ def test_every_field_and_signature_is_mirrored() -> None:
 
 def test_constants_equal_the_header() -> None:
     assert f"#define BRINGUP_ABI_VERSION {abi.ABI_VERSION}u" in HEADER
-    for name in ("OK", "ERROR", "OUT_OF_MEMORY", "INVALID", "UNSUPPORTED", "ABSENT"):
+    for name in ("OK", "ERROR", "OUT_OF_MEMORY", "INVALID", "UNSUPPORTED", "ABSENT", "INDEX_ERROR", "DEVICE_LOST"):
         assert re.search(rf"\bBRINGUP_{name} = {getattr(abi, name)}\b", HEADER), name
     for enumeration in (CopyKind, PlacementKind):
         for member in enumeration:
             assert re.search(rf"\bBRINGUP_{member.name} = {member.value}\b", HEADER), member
+    prefixes = {HostFlags: "HOST_", EventFlags: "EVENT_", TraceKind: "TRACE_"}
+    for flags, prefix in prefixes.items():
+        for member in flags:
+            assert re.search(rf"\bBRINGUP_{prefix}{member.name} = {member.value}\b", HEADER), member
     for bit, dtype in enumerate(abi.DTYPES):
         assert re.search(rf"\bBRINGUP_{dtype.upper()} = {bit}\b", HEADER), dtype

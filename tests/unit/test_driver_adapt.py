@@ -10,9 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Launch, Placement, PlacementKind, c_functions
+from bringup.driver import (
+    CallSpec,
+    ClockPair,
+    CopyKind,
+    DeviceLost,
+    DeviceSpec,
+    Driver,
+    DriverAbsent,
+    EventFlags,
+    HostFlags,
+    Launch,
+    LibraryOp,
+    NumberArgument,
+    Placement,
+    PlacementKind,
+    TensorArgument,
+    TensorSpec,
+    TraceKind,
+    TraceRecord,
+    c_functions,
+)
 from bringup.driver import c_struct as abi
 from bringup.driver.abi import DriverError, DriverStruct, adapt, struct_of
+from bringup.driver.c_calls import call_struct, trace_records_from
 from bringup.driver.c_functions import _binaries
 from tests.c_compiler import compile_c
 
@@ -48,6 +69,10 @@ class Full(Small):
     """Writes every optional method; ``calls`` records what arrives."""
 
     name = "full"
+    records = (
+        TraceRecord(TraceKind.KERNEL, 1, 2, 3, 4, "mm", 5),
+        TraceRecord(TraceKind.COPY, 6, 7, 0, bytes=8, copy_kind=CopyKind.DEVICE_TO_HOST),
+    )
 
     def copy(self, device, dst, src, nbytes, kind, stream, placement=None):  # type: ignore[no-untyped-def, override]
         self.calls.append(("copy", device, dst, src, nbytes, kind, stream, placement))
@@ -60,10 +85,22 @@ class Full(Small):
     def stream_create(self, device, priority): return 3 + priority
     def stream_destroy(self, *args): self.calls.append(("stream_destroy", *args))
     def event_record(self, device, stream): return 100 + stream
+    def library_op(self, device, call): self.calls.append(("library_op", device, call)); return LibraryOp(64, 7, 512)  # noqa: E702
     def event_query(self, device, event): return event == 100
     def event_wait(self, *args): self.calls.append(("event_wait", *args))
     def event_elapsed(self, device, start, end): return end - start
     def event_destroy(self, *args): self.calls.append(("event_destroy", *args))
+    def event_export(self, device, event): return f"event {event}"
+    def event_import(self, device, handle): return int(handle.split()[1])
+    def graph_begin(self, *args): self.calls.append(("graph_begin", *args))
+    def graph_end(self, *args): self.calls.append(("graph_end", *args)); return 33  # noqa: E702
+    def graph_launch(self, *args): self.calls.append(("graph_launch", *args))
+    def graph_destroy(self, *args): self.calls.append(("graph_destroy", *args))
+    def trace_start(self, device, capacity): return ClockPair(device, capacity)
+    def trace_stop(self, device): return ClockPair(5, 6)
+    def trace_read(self, device, limit): return self.records, 2
+    def host_register(self, *args): self.calls.append(("host_register", *args))
+    def host_unregister(self, *args): self.calls.append(("host_unregister", *args))
     def clock(self, device): return 1 << 40
     def charge(self, *args): self.calls.append(("charge", *args))
     def memory_info(self, device): return 3, 1 << 40
@@ -128,7 +165,7 @@ def test_every_function_reaches_the_driver() -> None:
     assert s.launch(None, 0, 7, byref(launch)) == abi.OK
     assert s.stream_create(None, 0, -1, byref(u64)) == abi.OK
     assert u64.value == 2
-    assert s.event_record(None, 0, 5, byref(u64)) == abi.OK
+    assert s.event_record(None, 0, 5, 0, byref(u64)) == abi.OK
     assert u64.value == 105
     done, ms = c_int32(), c_double()
     assert s.event_query(None, 0, 100, byref(done)) == abi.OK
@@ -148,7 +185,7 @@ def test_every_function_reaches_the_driver() -> None:
     assert done.value == 0
     assert s.copy_peer(None, 1, 2, 3, 4, 5, 6) == abi.OK
     assert s.relayout(None, 0, 1, byref(where), 2, byref(abi.PlacementStruct(1, 0, 0, 0)), 3, 4) == abi.OK
-    assert s.host_alloc(None, 2, byref(pointer)) == abi.OK
+    assert s.host_alloc(None, 2, 0, 1, byref(pointer)) == abi.OK
     assert pointer.value == 128
     assert s.host_free(None, 128) == abi.OK
     assert s.ipc_export(None, 1, 4096, ctypes.addressof(text), 64) == abi.OK
@@ -178,6 +215,103 @@ def test_every_function_reaches_the_driver() -> None:
         ("event_destroy", 0, 105),
     ]:
         assert call in driver.calls
+
+
+def test_later_groups_reach_the_driver() -> None:
+    driver = Full()
+    s = adapt(driver).struct
+    u64, text = c_uint64(), ctypes.create_string_buffer(64)
+    assert s.event_export(None, 0, 105, ctypes.addressof(text), 64) == abi.OK
+    assert text.value == b"event 105"
+    assert s.event_import(None, 0, b"event 106", byref(u64)) == abi.OK
+    assert u64.value == 106
+    assert s.event_import(None, 0, b"event x", byref(u64)) == abi.INVALID
+    assert s.graph_begin(None, 0, 3) == abi.OK
+    assert s.graph_end(None, 0, 3, byref(u64)) == abi.OK
+    assert u64.value == 33
+    assert s.graph_launch(None, 0, 33, 4, 5) == abi.OK
+    assert s.graph_destroy(None, 0, 33) == abi.OK
+    assert s.host_register(None, 4096, 64, 1, int(HostFlags.PORTABLE | HostFlags.MAPPED)) == abi.OK
+    assert s.host_unregister(None, 4096) == abi.OK
+    clocks = abi.ClockPairStruct()
+    assert s.trace_start(None, 1, 100, byref(clocks)) == abi.OK
+    assert (clocks.device_ns, clocks.host_ns) == (1, 100)
+    assert s.trace_stop(None, 1, byref(clocks)) == abi.OK
+    records, dropped = (abi.TraceRecordStruct * 2)(), c_uint64()
+    assert s.trace_read(None, 0, records, 2, byref(u64), byref(dropped)) == abi.OK
+    assert (u64.value, dropped.value) == (2, 2)
+    assert tuple(trace_records_from(records)) == driver.records
+    assert s.trace_read(None, 0, records, 1, byref(u64), byref(dropped)) == abi.INVALID  # more than there is room for
+    for call in [
+        ("graph_begin", 0, 3),
+        ("graph_launch", 0, 33, 4, 5),
+        ("graph_destroy", 0, 33),
+        ("host_register", 4096, 64, 1, HostFlags.PORTABLE | HostFlags.MAPPED),
+        ("host_unregister", 4096),
+    ]:
+        assert call in driver.calls
+
+
+def test_a_call_of_an_op_crosses_as_it_is() -> None:
+    driver = Full()
+    s = adapt(driver).struct
+    op = abi.LibraryOpStruct(struct_size=ctypes.sizeof(abi.LibraryOpStruct))
+    arguments = {
+        "self": TensorArgument((0,)),
+        "tensors": TensorArgument((1, 0)),
+        "alpha": NumberArgument(0),
+        "stride": [1, 2],
+        "eps": 0.5,
+        "mode": "tanh",
+        "bias": None,
+    }
+    tensors = (
+        TensorSpec("float32", (2, 3), (3, 1)),
+        TensorSpec("int64", (), ()),
+        TensorSpec("bool", (4,), (1,), PlacementKind.SHARD),
+    )
+    call = CallSpec("aten::conv", tensors, 1, arguments)
+    assert s.library_op(None, 1, byref(call_struct(call)), byref(op)) == abi.OK
+    assert (op.function, op.context, op.workspace_bytes) == (64, 7, 512)
+    assert driver.calls[-1] == ("library_op", 1, call)
+    assert call.outputs == tensors[2:]
+
+
+@pytest.mark.parametrize("result", [None, LibraryOp(0), LibraryOp(64, workspace_bytes=-1)])
+def test_a_wrong_library_op_is_an_error(result: object) -> None:
+    class Wrong(Full):
+        def library_op(self, device, call):  # type: ignore[no-untyped-def, override]
+            return result
+
+    op = abi.LibraryOpStruct()
+    call = call_struct(CallSpec("aten::mm", (), 0, {}))
+    assert adapt(Wrong()).struct.library_op(None, 0, byref(call), byref(op)) == abi.INVALID
+    assert not op.function
+
+
+def test_flags_reach_only_a_method_that_takes_them() -> None:
+    """A driver of before has event_record(device, stream) and host_alloc(nbytes)."""
+
+    class Flagged(Full):
+        def event_record(self, device, stream, flags=EventFlags.NONE):  # type: ignore[no-untyped-def, override]
+            return 1 + int(flags)
+
+        def host_alloc(self, nbytes, device=0, flags=HostFlags.NONE):  # type: ignore[no-untyped-def, override]
+            return 64 * (nbytes + device + flags)
+
+    u64, pointer = c_uint64(), c_void_p()
+    for driver, event, memory in ((Full(), 100, 128), (Flagged(), 4, 64 * (2 + 3 + 5))):
+        s = adapt(driver).struct
+        assert s.event_record(None, 0, 0, 3, byref(u64)) == abi.OK
+        assert s.host_alloc(None, 2, 3, 5, byref(pointer)) == abi.OK
+        assert (u64.value, pointer.value) == (event, memory)
+
+
+def test_a_lost_device_is_a_status_of_its_own() -> None:
+    driver = Full()
+    driver.error = DeviceLost("fell off the bus")
+    assert adapt(driver).struct.alloc(None, 0, 64, byref(c_uint64())) == abi.DEVICE_LOST
+    assert isinstance(abi.exception_of(abi.DEVICE_LOST, "x"), DeviceLost)
 
 
 def test_launch_with_placements_and_without_arguments() -> None:

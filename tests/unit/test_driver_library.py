@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.driver import CopyKind, DeviceSpec, DriverAbsent, Launch, Placement, PlacementKind
+from bringup.driver import CopyKind, DeviceLost, DeviceSpec, DriverAbsent, Launch, Placement, PlacementKind
 from bringup.driver import c_struct as abi
 from bringup.driver.abi import CDriver, DriverError, DriverStruct, struct_of
 from tests.c_compiler import ROOT, compile_c
@@ -110,6 +110,7 @@ def test_a_library_becomes_a_driver(tmp_path: Path) -> None:
         (3, ValueError),
         (4, NotImplementedError),
         (5, DriverAbsent),
+        (7, DeviceLost),
         (77, RuntimeError),
     ],
 )

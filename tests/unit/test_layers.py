@@ -206,9 +206,17 @@ def test_the_runtime_includes_no_torch_header() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+#: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
+CORE_LINES = {"distributed": 500, "profiler": 500, "the rest": 9440}
+
+
 def test_the_core_stays_small() -> None:
-    lines = sum(len(path.read_text().splitlines()) for path in core_sources())
-    assert lines < 9720, f"bringup/csrc has {lines} lines; docs/design.md says why it may have up to 9,720"
+    lines = dict.fromkeys(CORE_LINES, 0)
+    for path in core_sources():
+        folder = path.relative_to(CSRC).parts[0]
+        lines[folder if folder in lines else "the rest"] += len(path.read_text().splitlines())
+    over = {folder: count for folder, count in lines.items() if count > CORE_LINES[folder]}
+    assert not over, f"bringup/csrc is larger than docs/design.md allows: {over}, not {CORE_LINES}"
 
 
 def test_files_stay_readable() -> None:

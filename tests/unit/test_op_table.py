@@ -7,10 +7,21 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from bringup.kit.op_table import OpRow, OpTable, base_of, grouped, lowered_ops, markdown, named_rows
+from bringup.kit.op_table import (
+    OpRow,
+    OpTable,
+    base_of,
+    definition_places,
+    grouped,
+    lowered_ops,
+    markdown,
+    named_rows,
+)
+from bringup.lowering.registry import Kind
 from tests.fork_server import run_bringup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,18 +104,24 @@ def test_the_page_has_one_line_per_op_and_route() -> None:
 
 
 def test_every_definition_says_where_it_is() -> None:
-    from bringup.lowering import ops
-    from bringup.lowering.composed import COMPOSED
-    from bringup.lowering.registry import DEFINED_AT, LOWERINGS
+    from bringup.lowering.registry import DEFINITIONS
 
-    ops.load()
-    places = {name: DEFINED_AT[name].rpartition(":") for name in [*LOWERINGS, *COMPOSED] if name.startswith("aten::")}
-    lines = {file: (ROOT / file).read_text().splitlines() for file, _, _ in places.values()}
-    assert all(file.startswith("bringup/lowering/") for file in lines)
-    file, _, line = places["aten::addcmul"]
-    assert 'pointwise("aten::addcmul"' in lines[file][int(line) - 1]
-    file, _, line = places["aten::_softmax"]
-    assert "_softmax" in "".join(lines[file][int(line) - 1 : int(line) + 3])
+    shown = definition_places()
+    assert {kind for _, kind in DEFINITIONS} == set(get_args(Kind))
+    for name, kind in [
+        ("aten::addcmul", "lowering"),
+        ("aten::_softmax", "lowering"),
+        ("aten::nonzero", "composed"),
+        ("bringup::nonzero_", "on CPU"),
+        ("aten::slice_scatter", "graph lowering"),
+        ("aten::_assert_async.msg", "file lowering"),
+        ("aten::zero", "decomposition"),
+        ("aten::upsample_nearest2d.vec", "export decomposition"),
+    ]:
+        place = DEFINITIONS[name, kind].place
+        file, _, line = place.rpartition(":")
+        assert name in "".join((ROOT / file).read_text().splitlines()[int(line) - 1 : int(line) + 9]), place
+        assert f"{place.removeprefix('bringup/').removeprefix('lowering/')} ({kind})" in shown[name]
 
 
 # ---- docs/ops.md ----
@@ -160,6 +177,9 @@ def test_routes_from_the_real_registry(kernels: dict[str, dict]) -> None:
     assert ops["aten::linalg_qr"]["aten::linalg_qr"] == "fallback"
     assert ops["aten::chunk"]["aten::chunk"] == "decomposition"
     assert ops["aten::_cudnn_rnn"]["aten::_cudnn_rnn"] == "error"
+    (place,) = kernels["defined"]["aten::_softmax"]
+    assert re.fullmatch(r"ops/softmax\.py:\d+ \(lowering\)", place)
+    assert [place.partition(" ")[2] for place in kernels["defined"]["aten::convolution"]] == ["(graph lowering)"]
 
 
 def test_the_page_is_what_the_command_writes(kernels: dict[str, dict]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -16,23 +15,12 @@ from hypothesis import strategies as st
 import bringup.graph.quantize.ops  # noqa: F401  defines the ops
 from bringup.ir.dtypes import Array
 from bringup.lowering.call import NoKernel
-from bringup.lowering.ops import quantized
 from bringup.lowering.ops import quantized_reference as reference
-from bringup.lowering.registry import LOWERINGS
 from bringup.targets.c.target import CTarget
 from tests.unit.lowering.interpreted import interpret
 from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, within
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _lowerings() -> Iterator[None]:
-    """The definitions of graphs, where ``interpret`` looks."""
-    LOWERINGS.update(quantized.DEFINITIONS)
-    yield
-    for name in quantized.DEFINITIONS:
-        del LOWERINGS[name]
 
 
 # ---- the reference against exact numbers ----

@@ -257,10 +257,10 @@ TORCH_LIBRARY_FRAGMENT(bringup, library) { // ops whose kernels are lowerings
   library.def("polynomial_(Tensor(a!) self, Tensor x, Tensor n, Tensor degrees, str kind) -> ()");
 }
 
-BRINGUP_OWN_KERNELS() {
-  own_kernel("aten::copy_", TORCH_FN(copy_), "native");
-  own_kernel("aten::_copy_from", TORCH_FN(copy_from), "native");
-  own_kernel("aten::_copy_from_and_resize", TORCH_FN(copy_from_and_resize), "native");
+void own_copies() {
+  own_kernel("aten::copy_", TORCH_FN(copy_));
+  own_kernel("aten::_copy_from", TORCH_FN(copy_from));
+  own_kernel("aten::_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
 }
 
 } // namespace bringup

@@ -4,13 +4,14 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/ops/copy_ops.h>
+#include <ATen/ops/masked_fill.h>
 #include <c10/util/strides.h>
 
 #include <map>
 
 #include "aten/launch.h"
-#include "aten/masks.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
 
@@ -20,8 +21,6 @@ namespace {
 using at::MemOverlapStatus;
 using c10::DispatchKey;
 using torch::jit::Stack;
-
-constexpr c10::DispatchKeySet kKeys(DispatchKey::PrivateUse1);
 
 struct Kernels {
   std::mutex mutex;
@@ -33,13 +32,19 @@ Kernels& kernels() {
   return *kernels;
 }
 
-thread_local bool t_resolving = false; // the resolver runs on this thread: what it calls takes the old route
+thread_local bool t_resolving = false;         // the resolver runs on this thread: what it calls takes the old route
+thread_local const KernelOp* t_form = nullptr; // whose functional form runs on this thread
+struct Form {
+  explicit Form(const KernelOp& op) : outer(std::exchange(t_form, &op)) {}
+  ~Form() { t_form = outer; }
+  const KernelOp* outer;
+};
 
 // ---- calls that no kernel serves ----
 
 void fall_through(KernelOp& op, Device& device, c10::DispatchKeySet keys, Stack* stack, const char* reason) {
   const NamedWork named(op.record.name.c_str());
-  const bool kernels = device.runs_kernels();
+  const bool kernels = translated([&] { return device.runs_kernels(); });
   if (op.earlier.isValid() && (op.earlier_is_native || !kernels)) return op.earlier.callBoxed(op.handle, keys, stack);
   // An op that is only a composition stays one, so that its parts may run on the device.
   if (kernels && !op.handle.hasKernelForDispatchKey(DispatchKey::CPU) && !runs_whole(op.record.name))
@@ -126,7 +131,10 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack, boo
   for (size_t i = 0; i < arguments.size(); ++i)
     if (!arguments[i].is_out()) inner.push_back(stack[call.first + i]);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  op.functional->redispatchBoxed(kKeys, &inner);
+  {
+    const Form form(op);
+    op.functional->redispatchBoxed(c10::DispatchKeySet(DispatchKey::PrivateUse1), &inner);
+  }
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : inner)
     each_tensor(value, [&](const at::Tensor& result) { results.push_back(result); });
@@ -140,8 +148,43 @@ void run_functional(KernelOp& op, const Signature& call, const Stack& stack, boo
       const auto strides = c10::contiguous_strides(results[i].sizes());
       resize(target, {target.scalar_type(), results[i].sizes().vec(), {strides.begin(), strides.end()}}, /*warn=*/true);
     }
-    at::_ops::copy_::redispatch(kKeys, target, results[i], false);
+    at::_ops::copy_::redispatch(c10::DispatchKeySet(DispatchKey::PrivateUse1), target, results[i], false);
   }
+}
+
+// ---- masks among indices: PyTorch's own expansion, by nonzero(), and its shortcut for x[mask] = number ----
+
+// Puts integers in the place of masks on the stack (the host waits for their number). True if that is not needed: the
+// call put one number where a mask holds, and its result is on the stack.
+bool expand_masks(const KernelOp& op, Stack* stack) {
+  auto argument = [&](size_t position) -> c10::IValue& {
+    return (*stack)[stack->size() - op.rules.arguments.size() + position];
+  };
+  c10::IValue& list = argument(1);
+  bool masks = false;
+  for (const c10::IValue& index : list.toListRef())
+    masks |= index.isTensor() && index.toTensor().defined() &&
+             (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
+  const at::Tensor self = argument(0).toTensor();
+  if (!masks || self.device().type() != kDeviceType || !device_at(self.device().index()).runs_kernels()) return false;
+
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto indices = map_tensors(list, [](const at::Tensor& index) { return index; }).toOptionalTensorList();
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
+                    self.dim(), " (got ", indices.size(), ")");
+  const bool puts = op.rules.arguments.size() > 3 && !op.record.schema.arguments().back().is_out();
+  if (puts && !argument(3).toBool()) { // accumulate
+    const at::Tensor value = argument(2).toTensor();
+    if (const auto [fits, mask] = at::native::canDispatchToMaskedFill(self, indices, value); fits) {
+      const at::Scalar number = value.item();
+      const at::Tensor result = op.in_place ? self.masked_fill_(mask, number) : self.masked_fill(mask, number);
+      torch::jit::drop(*stack, op.rules.arguments.size());
+      stack->push_back(result);
+      return true;
+    }
+  }
+  list = at::native::toListOfOptionalTensors(at::native::expandTensors(self, indices, /*ensure_same_device=*/true));
+  return false;
 }
 
 // ---- launching ----
@@ -224,19 +267,12 @@ struct KernelRoute final : c10::OperatorKernel {
     } else {
       plan = make_plan(op, call, *stack);
     }
-    if (C10_UNLIKELY(!plan || plan->refused()))
+    // A functional form without a kernel may be a composition of this very form: huber_loss_backward.
+    if (C10_UNLIKELY(!plan || plan->refused() || (plan->functional && t_form == &op)))
       return fall_through(op, device, keys, stack, plan && plan->plan ? plan->plan->reason.c_str() : "");
     run(op, device, call, *plan, stack, known);
   }
 };
-
-c10::OperatorHandle find_op(const std::string& full) {
-  const size_t dot = full.find('.');
-  const auto found = c10::Dispatcher::singleton().findSchema(
-      {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
-  TORCH_CHECK_VALUE(found, "register_kernels: there is no op ", full, " in this PyTorch");
-  return *found;
-}
 
 } // namespace
 
@@ -263,12 +299,12 @@ KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> fu
 
 void register_kernel(const std::string& overload, const std::string& functional, bool own_outputs) {
   std::lock_guard<std::mutex> lock(kernels().mutex);
-  if (kernels().ops.count(overload) || has_foreign_kernel(find_op(overload))) return; // what a user registers counts
-  auto op = std::make_unique<KernelOp>(find_op(overload),
-                                       functional.empty() ? std::nullopt : std::optional(find_op(functional)));
+  const c10::OperatorHandle handle = find_op(overload);
+  if (kernels().ops.count(overload) || has_foreign_kernel(handle)) return; // what a user registers counts
+  auto op = std::make_unique<KernelOp>(handle, functional.empty() ? std::nullopt : std::optional(find_op(functional)));
   op->own_outputs = own_outputs;
   auto [earlier, route] = replace_own_kernel(
-      overload, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KernelRoute>(*op)), "kernel");
+      handle, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<KernelRoute>(*op)), "kernel");
   op->earlier = std::move(earlier);
   op->earlier_is_native = op->earlier.isValid() && route != "library";
   kernels().ops.emplace(overload, std::move(op));

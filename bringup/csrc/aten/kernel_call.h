@@ -28,8 +28,6 @@ struct KernelOp {
 
 c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op);
 bool has_quick_meta_kernel(const c10::OperatorHandle& op);
-// Whether somebody else's kernel (TORCH_LIBRARY_IMPL, torch.library) is the one that runs on our devices.
-bool has_foreign_kernel(const c10::OperatorHandle& op);
 
 // What the resolver gets to see of a call that has no plan yet. `results` is nullptr for an op without a meta kernel.
 struct PlanRequest {

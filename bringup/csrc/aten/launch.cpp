@@ -3,6 +3,8 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <list>
+
 #include "pytorch/allocator.h"
 #include "pytorch/context.h"
 
@@ -105,15 +107,33 @@ GraphPlan::GraphPlan(Plan plan, c10::DeviceIndex device, size_t tensors, size_t 
       if (patch.source == Source::seed || patch.source == Source::offset) draws_ = std::max(draws_, patch.slot + 1);
 }
 
+namespace {
+
+// Kernels read memory as it lies. A graph is traced with plain tensors where a caller may give a lazy conjugate or
+// negative: gradients come that way. The whole span is copied, so that strides and offsets keep their meaning.
+at::Tensor plain_copy(const at::Tensor& tensor) {
+  const int64_t span = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), 1);
+  const at::Tensor flat = tensor._is_zerotensor()
+                              ? at::zeros({span}, tensor.options())
+                              : tensor.as_strided({span}, {1}, tensor.storage_offset()).resolve_conj().resolve_neg();
+  return flat.as_strided(tensor.sizes(), tensor.strides(), 0);
+}
+
+constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                     c10::DispatchKey::ZeroTensor});
+
+} // namespace
+
 std::vector<at::Tensor> GraphPlan::run(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& numbers,
                                        std::vector<PhiloxState> draws) const {
   TORCH_CHECK_VALUE(tensors.size() == tensors_ && numbers.size() == numbers_, "this graph takes ", tensors_,
                     " tensors and ", numbers_, " numbers, not ", tensors.size(), " and ", numbers.size());
   const c10::Device where(kDeviceType, device_);
   c10::SmallVector<const at::Tensor*, 32> given;
+  std::list<at::Tensor> copies;
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_VALUE(tensor.device() == where, "this graph runs on ", where, ", not on ", tensor.device());
-    given.push_back(&tensor);
+    given.push_back(tensor.key_set().has_any(kLazy) ? &copies.emplace_back(plain_copy(tensor)) : &tensor);
   }
   c10::SmallVector<Number, 4> values;
   for (const at::Tensor& number : numbers) {

@@ -1,4 +1,4 @@
-// The fallback ledger: every op that left the device for the CPU, with what it cost, and the policy that allows it.
+// The fallback ledger: every op that left the device for the CPU, with what it cost. Python decides what is allowed.
 #include "aten/ledger.h"
 
 #include <c10/util/Exception.h>
@@ -26,15 +26,13 @@ struct Book {
     for (auto& [schema, record] : records) visit(*record);
     for (auto& record : retired) visit(*record);
   }
-  std::map<std::string, Policy> overrides; // by aten::op or aten::op.overload
-  std::function<std::string()> capture;
+  std::function<void(const std::string&, int, const std::string&)> hook;
+  uint64_t asking = 1; // counts the policies that have been in force
 };
 Book& book() {
   static auto* book = new Book();
   return *book;
 }
-
-std::atomic<int> g_policy{static_cast<int>(Policy::allow)};
 
 // PyTorch's own kernels take these arguments from the CPU whatever the device of the rest.
 bool takes_from_cpu(const std::string& base, const std::string& argument) {
@@ -68,25 +66,7 @@ bool writes_without_saying(const std::string& base, const std::string& argument)
          (argument == "running_mean" || argument == "running_var");
 }
 
-std::optional<Policy> override_for(const OpRecord& op) {
-  auto& overrides = book().overrides;
-  if (auto it = overrides.find(op.name); it != overrides.end()) return it->second;
-  if (auto it = overrides.find(op.base_name); it != overrides.end()) return it->second;
-  return std::nullopt;
-}
-
 } // namespace
-
-Policy parse_policy(const std::string& text) {
-  for (Policy policy : {Policy::allow, Policy::warn, Policy::error})
-    if (text == policy_name(policy)) return policy;
-  TORCH_CHECK_VALUE(false, "a fallback policy is allow, warn or error, not '", text, "'");
-}
-
-const char* policy_name(Policy policy) {
-  constexpr const char* names[] = {"allow", "warn", "error"};
-  return names[static_cast<int>(policy)];
-}
 
 OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
     : schema(op_schema),
@@ -115,11 +95,6 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
   }
 }
 
-Policy OpRecord::policy() const {
-  const int own = own_policy.load(std::memory_order_relaxed);
-  return static_cast<Policy>(own >= 0 ? own : g_policy.load(std::memory_order_relaxed));
-}
-
 OpRecord& op_record(const c10::FunctionSchema& schema) {
   // A registered schema does not move, so its address finds the record; a few entries per thread save the lock. The
   // address of an op that was freed may come back as another op: the name is compared as well.
@@ -143,7 +118,6 @@ OpRecord& op_record(const c10::FunctionSchema& schema) {
   if (!entry || !entry->describes(schema)) {
     if (entry) book().retired.push_back(std::move(entry)); // its row stays in the ledger; threads may hold it
     entry = std::move(fresh);
-    if (auto policy = override_for(*entry)) entry->own_policy = static_cast<int>(*policy);
   }
   slot = {&schema, entry.get()};
   return *slot.record;
@@ -159,21 +133,18 @@ uint64_t now() {
 thread_local const char* t_refusal = "";
 
 void note_fallback(OpRecord& op, int device) {
-  const Policy policy = op.policy();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      policy != Policy::error, op.name, no_kernel_on(device),
-      " and the fallback policy is 'error' (BRINGUP_FALLBACK, bringup.fallback_policy): it would have run on the CPU");
-  if (policy == Policy::warn && !op.warned.exchange(true))
-    TORCH_WARN(op.name, no_kernel_on(device), " and runs on the CPU; bringup.fallbacks() counts such calls");
-  std::function<std::string()> capture;
+  std::function<void(const std::string&, int, const std::string&)> hook;
+  uint64_t asking;
   {
     std::shared_lock<std::shared_mutex> lock(book().mutex);
-    if (op.rows.count(device)) return;
-    capture = book().capture;
+    asking = book().asking;
+    const auto row = op.rows.find(device);
+    if (row != op.rows.end() && row->second.allowed == asking) return;
+    hook = book().hook;
   }
-  std::string stack = capture ? capture() : ""; // takes the GIL: outside the lock
+  if (hook) hook(op.name, device, no_kernel_on(device)); // takes the GIL: outside the lock
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  op.rows.try_emplace(device).first->second.stack = std::move(stack);
+  op.rows[device].allowed = asking;
 }
 
 } // namespace
@@ -210,49 +181,24 @@ std::vector<LedgerRow> ledger_rows() {
   book().each([&](OpRecord& op) {
     for (const auto& [device, row] : op.rows)
       if (row.calls > 0)
-        rows.push_back({op.name, row.stack, row.calls, row.bytes, static_cast<double>(row.nanoseconds) * 1e-6, device});
+        rows.emplace_back(op.name, device, row.calls, row.bytes, static_cast<double>(row.nanoseconds) * 1e-6);
   });
   return rows;
 }
 
 void ledger_reset() {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  book().each([](OpRecord& op) {
-    op.rows.clear();
-    op.warned = false;
-  });
+  book().each([](OpRecord& op) { op.rows.clear(); });
 }
 
-void set_policy(Policy policy) {
-  g_policy = static_cast<int>(policy);
+void ledger_ask_again() {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  book().each([](OpRecord& op) { op.warned = false; }); // whoever asks for warnings again wants to see them
+  ++book().asking;
 }
-Policy global_policy() { return static_cast<Policy>(g_policy.load()); }
 
-void set_op_policy(const std::string& op, std::optional<Policy> policy) {
+void set_fallback_hook(std::function<void(const std::string&, int, const std::string&)> hook) {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  if (policy)
-    book().overrides[op] = *policy;
-  else
-    book().overrides.erase(op);
-  book().each([](OpRecord& record) {
-    const auto own = override_for(record);
-    record.own_policy = own ? static_cast<int>(*own) : -1;
-    record.warned = false;
-  });
-}
-
-std::map<std::string, std::string> op_policies() {
-  std::shared_lock<std::shared_mutex> lock(book().mutex);
-  std::map<std::string, std::string> result;
-  for (const auto& [op, policy] : book().overrides) result[op] = policy_name(policy);
-  return result;
-}
-
-void set_stack_capture(std::function<std::string()> capture) {
-  std::unique_lock<std::shared_mutex> lock(book().mutex);
-  book().capture = std::move(capture);
+  book().hook = std::move(hook);
 }
 
 } // namespace bringup

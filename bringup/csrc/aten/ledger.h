@@ -3,19 +3,13 @@
 
 #include <ATen/core/function_schema.h>
 
-#include <atomic>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace bringup {
-
-enum class Policy : int { allow, warn, error };
-
-Policy parse_policy(const std::string& text); // ValueError that lists the three words
-const char* policy_name(Policy policy);
 
 // What the core knows of one overload; made on its first call, never freed.
 struct OpRecord {
@@ -40,13 +34,9 @@ struct OpRecord {
   // The ledger's rows.
   struct Row {
     uint64_t calls = 0, bytes = 0, nanoseconds = 0;
-    std::string stack; // of the first call
+    uint64_t allowed = 0; // when Python was asked
   };
   std::map<int, Row> rows; // by device, under the ledger's mutex
-  std::atomic<bool> warned{false};
-
-  Policy policy() const;
-  std::atomic<int> own_policy{-1}; // -1: the global one
 };
 
 OpRecord& op_record(const c10::FunctionSchema& schema);
@@ -62,7 +52,7 @@ class Refusal {
 };
 std::string no_kernel_on(int device); // " has no kernel on sim:0 (the reason)"
 
-// One fallback. Begins with the policy (warns, or raises an error that names the op) and the first stack.
+// One fallback. The first of an op on a device asks Python, which warns, or raises where the policy forbids it.
 class Fallback {
  public:
   Fallback(OpRecord& op, int device);
@@ -74,19 +64,12 @@ class Fallback {
   uint64_t started_;
 };
 
-struct LedgerRow {
-  std::string op, stack;
-  uint64_t calls, bytes;
-  double milliseconds;
-  int device;
-};
+// Called with the op, the device and no_kernel_on(device) by the first fallback, and by the next after ask_again.
+void set_fallback_hook(std::function<void(const std::string&, int, const std::string&)> hook);
+void ledger_ask_again(); // another policy counts from now on
+
+using LedgerRow = std::tuple<std::string, int, uint64_t, uint64_t, double>; // op, device, calls, bytes, milliseconds
 std::vector<LedgerRow> ledger_rows();
 void ledger_reset();
-void set_policy(Policy policy);
-Policy global_policy();
-void set_op_policy(const std::string& op, std::optional<Policy> policy);
-std::map<std::string, std::string> op_policies();
-// Gives the Python stack as text; called once per op and device.
-void set_stack_capture(std::function<std::string()> capture);
 
 } // namespace bringup

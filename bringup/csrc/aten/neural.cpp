@@ -1,4 +1,4 @@
-// Ops that have neither a CPU kernel nor a composite one under their own name: convolution, attention, recurrent cells.
+// Ops that have neither a CPU kernel nor a composite one under their own name: convolution, attention.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 #include <ATen/SDPBackend.h>
@@ -7,14 +7,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/i0.h>
-#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -30,19 +26,10 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr c10::DispatchKeySet kDevice(c10::DispatchKey::PrivateUse1);
 
-const c10::OperatorHandle& op_named(const char* name) {
-  static auto* found = new std::unordered_map<std::string, c10::OperatorHandle>();
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
-  auto it = found->find(name);
-  if (it == found->end()) it = found->emplace(name, c10::Dispatcher::singleton().findSchemaOrThrow(name, "")).first;
-  return it->second;
-}
-
 // ---- convolution: the CPU chooses its own algorithm ----
 
 void convolution_overrideable(const c10::OperatorHandle&, torch::jit::Stack* stack) {
-  const auto& target = op_named("aten::convolution");
+  static const auto target = find_op("aten::convolution");
   route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
 }
 
@@ -55,14 +42,14 @@ void convolution_backward_overrideable(const c10::OperatorHandle& op, torch::jit
   const int64_t groups = (*stack)[first + 8].toInt();
   const std::vector<int64_t> bias_sizes = {transposed ? weight.size(1) * groups : weight.size(0)};
   stack->insert(stack->begin() + static_cast<int64_t>(first) + 3, c10::IValue(bias_sizes));
-  const auto& target = op_named("aten::convolution_backward");
+  static const auto target = find_op("aten::convolution_backward");
   route_to(op_record(target.schema()), target, c10::DispatchKey::CPU, stack);
 }
 
 // ---- attention: compiled kernels where they would take it, else the math composite ----
 
 bool has_attention_kernels(const Tensor& tensor) {
-  static const auto op = op_named("bringup::attention");
+  static const auto op = find_op("bringup::attention");
   return translated([&] { return device_at(tensor.device().index()).runs_kernels(); }) &&
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
@@ -123,7 +110,7 @@ using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 ThreeTensors attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                        double dropout, bool causal, double scale) {
-  static auto op = op_named("bringup::attention").typed<decltype(attention)>();
+  static auto op = find_op("bringup::attention").typed<decltype(attention)>();
   return op.redispatch(kDevice, query, key, value, mask, dropout, causal, scale);
 }
 
@@ -132,7 +119,7 @@ using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 FourTensors attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
                                const OptionalTensor& mask, const Tensor& out, const Tensor& logsumexp,
                                const Tensor& drawn, double dropout, bool causal, double scale, bool mask_gradient) {
-  static auto op = op_named("bringup::attention_backward").typed<decltype(attention_backward)>();
+  static auto op = find_op("bringup::attention_backward").typed<decltype(attention_backward)>();
   return op.redispatch(kDevice, grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, scale,
                        mask_gradient);
 }
@@ -163,65 +150,6 @@ FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, co
                             scale_of(query, scale), wanted[3] && bias.defined());
 }
 
-// ---- recurrent cells, written in device ops: at::lstm and at::gru call these for every accelerator ----
-
-Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
-  return bias && bias->defined() ? gates + *bias : gates;
-}
-
-// `parts` blocks of the hidden size side by side: what at::lstm and at::gru pass.
-std::vector<Tensor> split_gates(const Tensor& gates, int64_t parts, const char* op) {
-  TORCH_CHECK(gates.dim() == 2 && gates.size(1) % parts == 0 && gates.size(1) > 0, op, ": expected a matrix of ", parts,
-              " blocks side by side, got ", gates.sizes());
-  return gates.unsafe_chunk(parts, 1);
-}
-
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
-  const Tensor gates = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
-  auto part = split_gates(gates, 4, "_thnn_fused_lstm_cell");
-  const Tensor in = part[0].sigmoid(), forget = part[1].sigmoid(), cell = part[2].tanh(), out = part[3].sigmoid();
-  const Tensor cy = forget * cx + in * cell;
-  return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
-                                                      const Tensor& cx, const Tensor& cy, const Tensor& workspace,
-                                                      bool has_bias) {
-  auto part = split_gates(workspace, 4, "_thnn_fused_lstm_cell_backward_impl");
-  const Tensor &in = part[0], &forget = part[1], &cell = part[2], &out = part[3];
-  const Tensor tanh_cy = cy.tanh();
-  const Tensor dh = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(cx);
-  Tensor dc = dh * out * (1 - tanh_cy * tanh_cy);
-  if (grad_cy && grad_cy->defined()) dc = dc + *grad_cy;
-  const Tensor grad_gates = at::cat({dc * cell * in * (1 - in), dc * cx * forget * (1 - forget),
-                                     dc * in * (1 - cell * cell), dh * tanh_cy * out * (1 - out)},
-                                    1);
-  return {grad_gates, dc * forget, has_bias ? grad_gates.sum(0) : Tensor()};
-}
-
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
-                                    const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
-  auto from_input = split_gates(with_bias(input_gates, input_bias), 3, "_thnn_fused_gru_cell");
-  auto from_hidden = split_gates(with_bias(hidden_gates, hidden_bias), 3, "_thnn_fused_gru_cell");
-  const Tensor reset = (from_input[0] + from_hidden[0]).sigmoid(), update = (from_input[1] + from_hidden[1]).sigmoid();
-  const Tensor fresh = (from_input[2] + reset * from_hidden[2]).tanh();
-  return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, from_hidden[2]}, 1)};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace,
-                                                                     bool has_bias) {
-  auto part = split_gates(workspace, 5, "_thnn_fused_gru_cell_backward");
-  const Tensor &reset = part[0], &update = part[1], &fresh = part[2], &hx = part[3], &hidden = part[4];
-  const Tensor d_fresh = grad_hy * (1 - update) * (1 - fresh * fresh);
-  const Tensor d_update = grad_hy * (hx - fresh) * update * (1 - update);
-  const Tensor d_reset = d_fresh * hidden * reset * (1 - reset);
-  const Tensor grad_input = at::cat({d_reset, d_update, d_fresh}, 1);
-  const Tensor grad_hidden = at::cat({d_reset, d_update, d_fresh * reset}, 1);
-  return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0) : Tensor(),
-          has_bias ? grad_hidden.sum(0) : Tensor()};
-}
-
 // What kaiser_window asks a stub for: i0(beta sqrt(1 - x²)) / i0(beta), where x goes from -1 to 1.
 void kaiser_window(at::TensorIteratorBase& iter, int64_t length, double beta) {
   const Tensor &window = iter.tensor(0), &numbers = iter.tensor(1); // 0 … length - 1
@@ -232,19 +160,13 @@ void kaiser_window(at::TensorIteratorBase& iter, int64_t length, double beta) {
 
 } // namespace
 
-BRINGUP_OWN_KERNELS() {
-  own_kernel("aten::convolution_overrideable", c10::KernelFunction::makeFromBoxedFunction<&convolution_overrideable>(),
-             "native");
+void own_neural_ops() {
+  own_kernel("aten::convolution_overrideable", c10::KernelFunction::makeFromBoxedFunction<&convolution_overrideable>());
   own_kernel("aten::convolution_backward_overrideable",
-             c10::KernelFunction::makeFromBoxedFunction<&convolution_backward_overrideable>(), "native");
-  own_kernel("aten::_fused_sdp_choice", TORCH_FN(fused_sdp_choice), "native");
-  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention), "native");
-  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fused_attention_backward),
-             "native");
-  own_kernel("aten::_thnn_fused_lstm_cell", TORCH_FN(lstm_cell), "native");
-  own_kernel("aten::_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward), "native");
-  own_kernel("aten::_thnn_fused_gru_cell", TORCH_FN(gru_cell), "native");
-  own_kernel("aten::_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward), "native");
+             c10::KernelFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
+  own_kernel("aten::_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention));
+  own_kernel("aten::_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fused_attention_backward));
 }
 
 } // namespace bringup

@@ -1,18 +1,64 @@
-// Which ops go the boxed route, read from the dispatcher itself: it knows what this torch has and what the CPU can do.
-#include <ATen/core/dispatch/Dispatcher.h>
+// Our kernels at PrivateUse1, and which ops go the boxed route: read from the dispatcher itself, which knows what this
+// torch has and what the CPU can do.
 #include <torch/library.h>
 
 #include <deque>
-#include <unordered_set>
+#include <optional>
 
+#include "aten/kernel_call.h"
 #include "aten/own_kernels.h"
 #include "aten/route.h"
-#include "pytorch/context.h"
 
 namespace bringup {
 namespace {
 
 using c10::DispatchKey;
+
+// ---- what the dispatcher keeps but does not show: who registered a kernel, and kernels behind the newest ----
+//
+// PyTorch's own C++ meta kernels stand behind Python ones that `import torch` puts in front of many of them. Those cost
+// 60 µs for an add (the C++ ones 2) and word their errors differently from the CPU's. All are in
+// OperatorEntry::kernels_, newest first; an explicit instantiation may name a private member, and that is how it is
+// reached. The same in torch 2.11 to 2.15.
+
+template <class Tag, auto member>
+struct Reach {
+  friend constexpr auto reach(Tag) { return member; }
+};
+struct Definition {
+  friend constexpr auto reach(Definition);
+};
+struct Registered {
+  friend constexpr auto reach(Registered);
+};
+template struct Reach<Definition, &c10::OperatorHandle::operatorDef_>;
+template struct Reach<Registered, &c10::impl::OperatorEntry::kernels_>;
+
+// The kernels of an op at a key; nullptr if there is none.
+const auto* kernels_at(const c10::OperatorHandle& op, DispatchKey key) {
+  const auto& kernels = (op.*reach(Definition()))->op.*reach(Registered());
+  const auto found = kernels.find(key);
+  return found == kernels.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+// ---- our kernels ----
+
+struct OwnKernel {
+  c10::KernelFunction kernel;
+  std::optional<c10::RegistrationHandleRAII> registration;
+};
+std::map<std::string, OwnKernel>& own_kernels() { // never destroyed: the dispatcher may be gone before us
+  static auto* kernels = new std::map<std::string, OwnKernel>();
+  return *kernels;
+}
+
+void enter(const c10::OperatorName& name, OwnKernel& own) {
+  own.registration.reset();
+  own.registration.emplace(c10::Dispatcher::singleton().registerImpl(name, DispatchKey::PrivateUse1, own.kernel,
+                                                                     std::nullopt, nullptr, kOwnKernel));
+}
+
+// ---- which ops go to the CPU's kernels ----
 
 // Where the CPU has a kernel of its own, a composite one would hide it, and the ledger would see only its parts.
 bool hidden_by_composite(const c10::OperatorHandle& op) {
@@ -33,10 +79,7 @@ bool returns_view(const c10::FunctionSchema& schema) {
 }
 
 // These run on the device by composition of other ops, and their CPU kernels would undo that or draw CPU numbers.
-bool keeps_composite(const std::string& name) {
-  static const std::unordered_set<std::string> ops = {"aten::convolution", "aten::copy"};
-  return ops.count(name) > 0;
-}
+bool keeps_composite(const std::string& name) { return name == "aten::convolution" || name == "aten::copy"; }
 
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
@@ -50,68 +93,127 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
 
 } // namespace
 
+bool has_foreign_kernel(const c10::OperatorHandle& op) {
+  const auto* kernels = kernels_at(op, DispatchKey::PrivateUse1);
+  return kernels && kernels->front().debug != kOwnKernel;
+}
+
+c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op) {
+  const auto* kernels = kernels_at(op, DispatchKey::Meta);
+  return kernels ? kernels->back().kernel : c10::KernelFunction();
+}
+
+bool has_quick_meta_kernel(const c10::OperatorHandle& op) {
+  const auto* kernels = kernels_at(op, DispatchKey::Meta);
+  return kernels && kernels->back().debug.find(".py:") == std::string::npos;
+}
+
+c10::OperatorHandle find_op(const std::string& full) {
+  const size_t dot = full.find('.');
+  const auto found = c10::Dispatcher::singleton().findSchema(
+      {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
+  TORCH_CHECK_VALUE(found, "there is no op ", full, " in this PyTorch");
+  return *found;
+}
+
+void own_kernel(const std::string& name, c10::KernelFunction kernel, const char* route) {
+  own_kernels()[name].kernel = std::move(kernel);
+  registered_routes()[name] = route;
+}
+
+ReplacedKernel replace_own_kernel(const c10::OperatorHandle& op, c10::KernelFunction kernel, const char* route) {
+  const std::string name = toString(op.operator_name());
+  OwnKernel& own = own_kernels()[name];
+  ReplacedKernel earlier{std::exchange(own.kernel, std::move(kernel)), std::exchange(registered_routes()[name], route)};
+  enter(op.operator_name(), own);
+  return earlier;
+}
+
+std::map<std::string, std::string>& registered_routes() {
+  static auto* routes = new std::map<std::string, std::string>();
+  return *routes;
+}
+
 bool runs_whole(const std::string& overload) {
   return overload == "aten::mode.values" || overload == "aten::conj_physical_" || overload == "aten::mv";
 }
 
-void register_library_ops() {
-  static auto* libraries = new std::deque<torch::Library>(); // a deque: references into it stay good
-  auto fallback = [&](DispatchKey key, torch::CppFunction&& function) {
-    libraries->emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__).fallback(std::move(function));
-  };
-  fallback(DispatchKey::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  fallback(DispatchKey::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  fallback(DispatchKey::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  fallback(DispatchKey::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
-  fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+namespace {
 
+std::deque<torch::Library>& libraries() { // a deque: references into it stay good
+  static auto* kept = new std::deque<torch::Library>();
+  return *kept;
+}
+
+// Each looks at every op of the dispatcher: 2 ms.
+void fallback(DispatchKey key, torch::CppFunction&& function) {
+  libraries().emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__).fallback(std::move(function));
+}
+
+// Calls function(op, name) for each op of ATen.
+template <typename Function>
+void for_each_op(Function function) {
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto& sparse =
-      libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
-  auto& csr =
-      libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
-  auto& nested =
-      libraries->emplace_back(torch::Library::IMPL, "aten", DispatchKey::NestedTensorPrivateUse1, __FILE__, __LINE__);
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema()) continue;
-    const std::string full = toString(name);
-    if (op->hasKernelForDispatchKey(DispatchKey::NestedTensorCPU) && // linear: its composite never meets the fallback
-        op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))
-      nested.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
-    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) registered_routes().try_emplace(full, "native");
-    if (returns_view(op->schema())) continue; // a copy would come back: such ops are written by hand
-    auto add = [&](torch::Library& library) {
-      library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
-    };
-    auto missing = [&](DispatchKey ours, DispatchKey cpu) {
-      return !op->hasKernelForDispatchKey(ours) && op->hasKernelForDispatchKey(cpu);
-    };
-    if (missing(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU)) add(sparse);
-    if (missing(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)) add(csr);
-    if (registered_routes().count(full) > 0) continue;
-    if ((hidden_by_composite(*op) && !keeps_composite(name.name)) || runs_whole(full))
-      own_kernel(full, c10::KernelFunction::makeFromBoxedFunction<&route>(), "library");
+    if (op && op->hasSchema()) function(*op, toString(name));
   }
-  register_own_kernels();
+}
+
+} // namespace
+
+void register_library_ops() {
+  own_copies();
+  own_neural_ops();
+  fallback(DispatchKey::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+  for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
+    if (op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) registered_routes().try_emplace(full, "native");
+    if (registered_routes().count(full) > 0) return;
+    if (returns_view(op.schema())) return; // a copy would come back: such ops are written by hand
+    if ((hidden_by_composite(op) && !keeps_composite(op.schema().name())) || runs_whole(full))
+      own_kernel(full, c10::KernelFunction::makeFromBoxedFunction<&route>(), "library");
+  });
+  for (auto& [name, own] : own_kernels()) enter(find_op(name).operator_name(), own);
+}
+
+void register_sparse_ops() {
+  fallback(DispatchKey::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
+  auto aten = [](DispatchKey key) -> torch::Library& {
+    return libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  };
+  auto& sparse = aten(DispatchKey::SparsePrivateUse1);
+  auto& csr = aten(DispatchKey::SparseCsrPrivateUse1);
+  auto& nested = aten(DispatchKey::NestedTensorPrivateUse1);
+  for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
+    if (op.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU) && // linear: its composite never meets the fallback
+        op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))
+      nested.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+    if (returns_view(op.schema())) return;
+    auto add = [&](torch::Library& library, DispatchKey ours, DispatchKey cpu) {
+      if (!op.hasKernelForDispatchKey(ours) && op.hasKernelForDispatchKey(cpu))
+        library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
+    };
+    add(sparse, DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU);
+    add(csr, DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU);
+  });
 }
 
 std::map<std::string, std::string> all_routes() {
   auto routes = registered_routes();
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
-    const auto has = [&](DispatchKey key) { return op->hasKernelForDispatchKey(key); };
+  for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
+    const auto has = [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); };
     if (has(DispatchKey::CPU)) // the backend fallback serves it
-      routes.try_emplace(toString(name), "library");
+      routes.try_emplace(full, "library");
     else if (has(DispatchKey::CompositeImplicitAutograd) || has(DispatchKey::CompositeExplicitAutograd) ||
              has(DispatchKey::CompositeExplicitAutogradNonFunctional))
-      routes.try_emplace(toString(name), "composite");
+      routes.try_emplace(full, "composite");
     else
-      routes.try_emplace(toString(name), "error");
-  }
+      routes.try_emplace(full, "error");
+  });
   return routes;
 }
 

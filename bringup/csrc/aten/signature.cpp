@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "aten/route.h"
+#include "pytorch/allocator.h"
 
 namespace bringup {
 namespace {
@@ -209,6 +210,11 @@ Fit Signature::read(const ArgumentRules& rules, torch::jit::Stack* stack) {
   }
   if (device < 0) device = current_device();
   words_[0] = device | global_state() << 8;
+  if (C10_UNLIKELY(device_at(device).partitioned())) // elsewhere every tensor is single
+    for (const at::Tensor* tensor : tensors) {
+      const bringup_placement placement = placement_of(tensor->storage().unsafeGetStorageImpl());
+      words_.append({placement.kind, static_cast<int64_t>(placement.block)});
+    }
   return fit;
 }
 

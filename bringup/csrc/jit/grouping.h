@@ -23,7 +23,7 @@ std::shared_ptr<const JitSettings> jit_settings();
 void set_jit_settings(std::shared_ptr<const JitSettings> settings);
 
 c10::Symbol group_kind(); // bringup::CompilationGroup
-c10::Symbol group_id();   // its attribute: which Group of group.h runs it
+c10::Symbol group_id();   // its attribute: which Group of python/compilation_group.cpp runs it
 
 void make_groups(std::shared_ptr<torch::jit::Graph>& graph, const JitSettings& settings);
 

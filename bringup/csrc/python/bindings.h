@@ -8,7 +8,6 @@ namespace bringup {
 void bind_storages(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_jit(pybind11::module_& module);
-void bind_driver_errors();
 void register_metadata_pickling();
 
 } // namespace bringup

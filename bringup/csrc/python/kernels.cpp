@@ -1,15 +1,17 @@
 // Compiled kernels as Python sees them: loading, plans, and the resolver that makes a plan for a new signature.
 #include <pybind11/complex.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <set>
 
 #include "aten/kernel_call.h"
 #include "aten/launch.h"
 #include "aten/own_kernels.h"
+#include "aten/random.h"
 #include "aten/route.h"
 #include "python/bindings.h"
+#include "pytorch/allocator.h"
 
 namespace py = pybind11;
 
@@ -143,9 +145,10 @@ class Describer { // numbers slots as Signature does
   py::object tensor(const at::Tensor& tensor) {
     if (!tensor.defined()) return py::none();
     const int dtype = static_cast<int>(tensor.scalar_type());
-    const int flags = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0;
+    int flags = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0;
     if (tensor.device().type() == kDeviceType) {
       const size_t slot = next_tensor_++;
+      flags |= static_cast<int>(placement_of(tensor.storage().unsafeGetStorageImpl()).kind) << 8;
       for (const auto& [resized, spec] : resizes_)
         if (resized == slot) return device_tensor(slot, dtype, spec.sizes, spec.strides, flags);
       return device_tensor(slot, dtype, tensor.sizes(), tensor.strides(), flags);
@@ -174,15 +177,24 @@ py::object outputs_for_python(const std::vector<BoundPlan::Result>* results) {
   return outputs;
 }
 
-void resolve_with(py::object function) {
-  if (function.is_none()) {
-    set_kernel_resolver(nullptr);
-    return;
+// Runs Python inside an op. Its exceptions become torch's own kind, which travels from autograd's threads as well.
+template <class F>
+auto in_python(F&& work) -> decltype(work()) {
+  py::gil_scoped_acquire gil;
+  try {
+    return work();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw carried;
   }
+}
+
+void resolve_with(py::object function) {
   auto* kept = new py::object(std::move(function)); // never freed: the last call may be while the interpreter ends
   set_kernel_resolver([kept](const PlanRequest& request) -> std::shared_ptr<const Plan> {
-    py::gil_scoped_acquire gil;
-    try {
+    return in_python([&] {
       Describer describer(request);
       const auto& rules = request.op.rules.arguments;
       py::list arguments;
@@ -190,15 +202,57 @@ void resolve_with(py::object function) {
         arguments.append(describer.describe(request.stack[request.call.first + i], rules[i].kind));
       const py::object plan = (*kept)(request.op.record.name, static_cast<int>(request.call.device), arguments,
                                       outputs_for_python(request.results));
+      TORCH_CHECK_TYPE(plan.is_none() || py::isinstance<Plan>(plan), "the kernel resolver returns a Plan or None");
       return plan.is_none() ? nullptr : plan.cast<std::shared_ptr<Plan>>();
-    } catch (py::error_already_set& error) {
-      error.restore();
-      python_error carried; // torch's own: it travels from autograd's threads as well
-      carried.persist();
-      throw carried;
-    } catch (const py::cast_error&) {
-      TORCH_CHECK_TYPE(false, "the kernel resolver returns a Plan or None");
-    }
+    });
+  });
+}
+
+// An op that a Python function makes of other ops.
+struct ComposedOp final : c10::OperatorKernel {
+  ComposedOp(std::string name, py::object function)
+      : name(std::move(name)), function(new py::object(std::move(function))) {}
+  const std::string name;
+  py::object* function; // never freed: the last call may be while the interpreter ends
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const NamedWork named(name.c_str()); // a number that cannot be read back during a capture is reported by it
+    const auto &arguments = op.schema().arguments(), &returns = op.schema().returns();
+    in_python([&] {
+      py::list positional;
+      py::dict named_arguments;
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        const c10::IValue& value = (*stack)[stack->size() - arguments.size() + i];
+        const bool is_dtype = arguments[i].real_type()->kind() == c10::TypeKind::ScalarTypeType && value.isInt();
+        py::object given = is_dtype ? py::cast(static_cast<c10::ScalarType>(value.toInt())) //
+                                    : torch::jit::toPyObject(value);
+        if (arguments[i].kwarg_only())
+          named_arguments[arguments[i].name().c_str()] = given;
+        else
+          positional.append(given);
+      }
+      torch::jit::drop(*stack, arguments.size());
+      const py::object result = (*function)(*positional, **named_arguments);
+      if (returns.size() == 1) stack->push_back(torch::jit::toIValue(result, returns[0].real_type()));
+      for (size_t i = 0; returns.size() > 1 && i < returns.size(); ++i)
+        stack->push_back(torch::jit::toIValue(result[py::int_(i)], returns[i].real_type()));
+    });
+  }
+};
+
+void compose_ops(const std::map<std::string, py::object>& functions) {
+  for (const auto& [overload, function] : functions) {
+    const c10::OperatorHandle op = find_op(overload);
+    if (has_foreign_kernel(op)) continue; // what a user registers counts
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ComposedOp>(overload, function));
+    replace_own_kernel(op, std::move(kernel), "native");
+  }
+}
+
+void ask_about_fallbacks(py::object function) {
+  auto* kept = new py::object(std::move(function)); // never freed: the last fallback may be while the interpreter ends
+  set_fallback_hook([kept](const std::string& op, int device, const std::string& why) {
+    if (Py_IsInitialized()) in_python([&] { (*kept)(op, device, why); });
   });
 }
 
@@ -207,6 +261,7 @@ py::object* first_use = nullptr; // never freed
 void call_first_use() {
   py::gil_scoped_acquire gil;
   try {
+    register_sparse_ops(); // 300 in 10 ms, which `import torch` need not pay
     (*first_use)();
   } catch (const py::error_already_set& error) {
     throw Error(BRINGUP_ERROR, std::string("bringup could not register its kernels: ") + error.what());
@@ -239,6 +294,10 @@ void bind_kernels(py::module_& module) {
         return translated([&] { return device_at(device).load_kernel(data, nbytes, std::move(kernel)); });
       },
       py::arg("device"), py::arg("binary"), py::arg("entry"), py::arg("block") = 0, py::arg("local_bytes") = 0);
+  module.def("library_kernel", [](std::string name, uintptr_t function, uintptr_t context) {
+    return keep_kernel({0, std::move(name), 0, 0, reinterpret_cast<bringup_library_function>(function),
+                        reinterpret_cast<void*>(context)});
+  });
   module.def("make_plan", &make_plan, py::arg("launches"), py::arg("temporaries"), py::arg("guards"), py::arg("flags"),
              py::arg("outputs") = py::none(), py::arg("reason") = "");
   py::class_<GraphPlan, std::shared_ptr<GraphPlan>>(module, "GraphPlan")
@@ -257,11 +316,24 @@ void bind_kernels(py::module_& module) {
           },
           py::arg("tensors"), py::arg("numbers") = std::vector<at::Tensor>(),
           py::arg("draws") = std::vector<std::tuple<uint64_t, uint64_t, bool>>());
-  module.def("reserve_draw", [](int device) {
-    const PhiloxState state = generator_for(std::nullopt, static_cast<c10::DeviceIndex>(device)).reserve();
-    return std::make_tuple(state.seed, state.offset, state.captured);
-  });
+  module.def(
+      "reserve_draw",
+      [](int device, const std::optional<at::Generator>& generator) {
+        const PhiloxState state = generator_for(generator, static_cast<c10::DeviceIndex>(device)).reserve();
+        return std::make_tuple(state.seed, state.offset, state.captured);
+      },
+      py::arg("device"), py::arg("generator") = py::none());
+  module.def(
+      "fill_random",
+      [](const at::Tensor& self, int what, uint64_t seed, uint64_t offset, double a, double b, int64_t low,
+         uint64_t range) {
+        py::gil_scoped_release no_gil;
+        fill_random(self, {static_cast<Drawing::What>(what), {seed, offset}, a, b, low, range});
+      },
+      py::arg("tensor"), py::arg("what"), py::arg("seed"), py::arg("offset"), py::arg("a") = 0, py::arg("b") = 0,
+      py::arg("low") = 0, py::arg("range") = 0);
   module.def("set_kernel_resolver", &resolve_with);
+  module.def("ask_about_fallbacks", &ask_about_fallbacks);
   module.def("before_first_use", [](py::object function) {
     first_use = new py::object(std::move(function));
     FirstUse::get().set(&call_first_use);
@@ -273,8 +345,15 @@ void bind_kernels(py::module_& module) {
           register_kernel(overload, functional, own_outputs.count(overload) > 0);
       },
       py::arg("overloads"), py::arg("own_outputs") = std::set<std::string>());
-  module.def("compose_ops", [](const std::vector<std::string>& overloads) {
-    for (const std::string& overload : overloads) give_up_own_kernel(overload);
+  module.def("compose_ops", &compose_ops);
+  module.def("call_key", [](const std::string& op, const std::vector<at::Tensor>& arguments) { // what a plan is kept by
+    const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), "");
+    torch::jit::Stack stack(arguments.begin(), arguments.end());
+    TORCH_CHECK_VALUE(stack.size() == found.schema().arguments().size(), op, " does not take ", stack.size(),
+                      " tensors");
+    Signature call;
+    call.read(ArgumentRules(op_record(found.schema())), &stack);
+    return call.words().vec();
   });
   module.def("kernel_cache_info", &cache_info);
   module.def("kernel_cache_clear", &kernel_cache_clear);

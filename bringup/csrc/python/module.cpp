@@ -1,9 +1,8 @@
 // bringup._C: the core's functions as Python sees them (documented in bringup/_C.pyi).
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <time.h>
-
-#include <set>
 
 #include "aten/ledger.h"
 #include "aten/route.h"
@@ -11,6 +10,7 @@
 #include "pytorch/allocator.h"
 #include "pytorch/context.h"
 #include "pytorch/generator.h"
+#include "pytorch/host_allocator.h"
 
 namespace py = pybind11;
 
@@ -26,6 +26,54 @@ void* let_gil_go() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_Sa
 void take_gil_back(void* token) { PyEval_RestoreThread(static_cast<PyThreadState*>(token)); }
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// ---- exceptions of Python drivers ----
+//
+// The error that torch raises has them as its cause, with file and line; those that end a program (KeyboardInterrupt,
+// SystemExit) stay what they are. Where there is no device at all, the cause is what went wrong at activation.
+
+py::object class_for(bringup_status status) {
+  switch (status) {
+    case BRINGUP_OUT_OF_MEMORY:
+      return py::module_::import("torch").attr("OutOfMemoryError");
+    case BRINGUP_INVALID:
+      return py::reinterpret_borrow<py::object>(PyExc_ValueError);
+    case BRINGUP_UNSUPPORTED:
+      return py::reinterpret_borrow<py::object>(PyExc_NotImplementedError);
+    case BRINGUP_INDEX_ERROR:
+      return py::reinterpret_borrow<py::object>(PyExc_IndexError);
+    case BRINGUP_DEVICE_LOST:
+      return py::module_::import("torch").attr("AcceleratorError");
+    default:
+      return py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
+  }
+}
+
+// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists.
+void raise_with_cause(const Error& error) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  try {
+    py::object raised;
+    // A driver without a device, or none that could be activated.
+    if (error.status == BRINGUP_ABSENT && Registry::get().device_count() == 0) {
+      raised = py::module_::import("bringup.driver.in_use").attr("absent_error")();
+    } else {
+      const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
+      if (cause.is_none()) return;
+      const bool ends = !PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception);
+      raised = ends ? cause : class_for(error.status)(error.what());
+      if (!ends) PyException_SetCause(raised.ptr(), py::object(cause).release().ptr());
+    }
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+  } catch (py::error_already_set& failure) { // while the interpreter goes down: the text is all there is
+    failure.discard_as_unraisable("the cause of a driver's error");
+    return;
+  }
+  python_error persistent;
+  persistent.persist();
+  throw persistent;
+}
 
 // ---- host functions ----
 
@@ -125,40 +173,6 @@ py::list memory_segments(int index) {
   return segments;
 }
 
-py::list ledger() {
-  py::list rows;
-  for (const LedgerRow& row : ledger_rows()) {
-    py::dict entry;
-    entry["op"] = row.op;
-    entry["calls"] = row.calls;
-    entry["bytes"] = row.bytes;
-    entry["ms"] = row.milliseconds;
-    entry["stack"] = row.stack;
-    entry["device"] = row.device;
-    rows.append(entry);
-  }
-  return rows;
-}
-
-void capture_stacks_with(py::object function) {
-  if (function.is_none()) {
-    set_stack_capture(nullptr);
-    return;
-  }
-  // Never freed: the last fallback may happen while the interpreter goes down.
-  auto* kept = new py::object(std::move(function));
-  set_stack_capture([kept]() -> std::string {
-    if (!Py_IsInitialized()) return "";
-    py::gil_scoped_acquire gil;
-    try {
-      return (*kept)().cast<std::string>();
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("the fallback ledger's stack capture");
-      return "";
-    }
-  });
-}
-
 PyObject* g_memory_observer = nullptr; // never freed: memory is given back while the interpreter goes down
 
 void tell_memory_observer(const Block& block, bool allocated) {
@@ -247,13 +261,17 @@ PYBIND11_MODULE(_C, module) {
     translated(
         [&] { device_at(device).refuse_capture(current_stream(static_cast<c10::DeviceIndex>(device)), what.c_str()); });
   });
-  module.def("name_work", [](const std::optional<std::string>& op) {
-    static auto* names = new std::set<std::string>(); // guarded by the GIL
-    const char* before = NamedWork::current;
-    if (!before || !op) NamedWork::current = op ? names->insert(*op).first->c_str() : nullptr;
-    return before;
-  });
   module.def("sleep", &sleep, NoGil());
+  module.def(
+      "host_register",
+      [](int device, uintptr_t pointer, uint64_t nbytes, uint32_t flags) {
+        translated([&] { register_host_memory(device_at(device), reinterpret_cast<void*>(pointer), nbytes, flags); });
+      },
+      NoGil());
+  module.def(
+      "host_unregister",
+      [](uintptr_t pointer) { translated([&] { unregister_host_memory(reinterpret_cast<void*>(pointer)); }); },
+      NoGil());
   module.def("host_function", &host_function);
 
   module.def(
@@ -271,21 +289,18 @@ PYBIND11_MODULE(_C, module) {
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
   module.def("observe_memory", &observe_memory);
-  module.def("ledger", &ledger);
+  module.def("ledger", &ledger_rows);
   module.def("ledger_reset", &ledger_reset);
-  module.def("set_fallback_policy", [](const std::string& policy) { set_policy(parse_policy(policy)); });
-  module.def("fallback_policy", [] { return std::string(policy_name(global_policy())); });
-  module.def("set_op_policy", [](const std::string& op, std::optional<std::string> policy) {
-    set_op_policy(op, policy ? std::optional<Policy>(parse_policy(*policy)) : std::nullopt);
+  module.def("ledger_ask_again", &ledger_ask_again);
+  module.def("routes", [] {
+    FirstUse::get().ensure();
+    return all_routes();
   });
-  module.def("op_policies", &op_policies);
-  module.def("set_stack_capture", &capture_stacks_with);
-  module.def("routes", &all_routes);
 
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
-  bind_driver_errors();
+  raise_hook = raise_with_cause;
 }
 
 } // namespace bringup

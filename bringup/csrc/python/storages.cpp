@@ -96,8 +96,9 @@ void close_imported(void* context) {
   Device& device = Registry::get().device(imported->device);
   // Any stream of the device may still read it. What cannot be waited for stays mapped: better lost than wrong.
   if (device.usable() && device.finish_work(kAllStreams))
-    device.driver.call_quietly(
-        [&] { device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address); });
+    device.driver.call_quietly("ipc_close", device.local, [&] {
+      return device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address);
+    });
 }
 
 c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, uint64_t nbytes) {

@@ -23,6 +23,8 @@ void raise(const Error& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, error.what());
     case BRINGUP_INDEX_ERROR:
       TORCH_CHECK_INDEX(false, error.what());
+    case BRINGUP_DEVICE_LOST:
+      throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, BRINGUP_DEVICE_LOST, error.what());
     default:
       TORCH_CHECK(false, error.what());
   }

@@ -45,6 +45,7 @@ void register_allocator();
 void register_host_allocator();
 void register_graphs();
 void register_library_ops();
+void register_sparse_ops(); // when the first device opens: nobody has sparse tensors before
 void register_profiler();
 
 } // namespace bringup

@@ -34,11 +34,13 @@ struct Program {
     for (int32_t stream = 0; stream < Device::kStreams; ++stream) {
       if (replayed_on[stream] && device.usable()) device.finish_work(stream);
     }
+    if (native && device.usable()) device.destroy_graph(*native);
   }
   Device& device;
   std::shared_ptr<MemoryPool> pool;
   Steps steps;
   std::vector<Capture::DrawnFrom> generators;
+  std::optional<uint64_t> native; // the driver's own graph of the steps
   std::array<std::atomic<bool>, Device::kStreams> replayed_on{};
 };
 
@@ -61,7 +63,8 @@ class Graph final : public at::GraphImplInterface {
     auto capture = std::make_shared<Capture>(*memory, mode == at::GraphCaptureMode::Relaxed       ? Mode::relaxed
                                                       : mode == at::GraphCaptureMode::ThreadLocal ? Mode::thread_local_
                                                                                                   : Mode::global);
-    translated([&] { device.begin_capture(capture, current_stream(index)); });
+    stream_ = current_stream(index);
+    translated([&] { device.begin_capture(capture, stream_); });
     device_ = &device;
     memory_ = std::move(memory);
     pool_ = id;
@@ -74,8 +77,9 @@ class Graph final : public at::GraphImplInterface {
     const std::shared_ptr<Capture> capture = std::move(capture_);
     std::shared_ptr<MemoryPool> memory = std::move(memory_);
     Steps steps = translated([&] { return capture->take(); }); // from here on its generators do not change either
+    const auto native = translated([&] { return device_->make_graph(steps, stream_); });
     std::lock_guard lock(mutex_);
-    program_.reset(new Program{*device_, std::move(memory), std::move(steps), std::move(capture->generators)});
+    program_.reset(new Program{*device_, std::move(memory), std::move(steps), std::move(capture->generators), native});
   }
 
   void instantiate() override { TORCH_CHECK(program(), "instantiate() needs a capture that has ended"); }
@@ -89,6 +93,7 @@ class Graph final : public at::GraphImplInterface {
       c10::SmallVector<RandomState, 2> states;
       for (const auto& [generator, calls] : kept->generators) states.push_back(generator->reserve(calls));
       kept->replayed_on[stream] = true;
+      if (kept->native) return kept->device.launch_graph(*kept->native, stream);
       kept->device.replay(kept->steps, stream, states.data());
     });
   }
@@ -125,6 +130,7 @@ class Graph final : public at::GraphImplInterface {
     return program_;
   }
   Device* device_ = nullptr;
+  int32_t stream_ = 0; // where the capture began
   c10::MempoolId_t pool_{0, 0};
   std::shared_ptr<Capture> capture_;   // while it goes on
   std::shared_ptr<MemoryPool> memory_; // meanwhile

@@ -118,7 +118,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     auto* event = static_cast<TorchEvent*>(place.load(std::memory_order_acquire));
     std::unique_ptr<TorchEvent> fresh;
     if (event == nullptr) fresh.reset(event = new TorchEvent{flag == c10::EventFlag::BACKEND_DEFAULT, {}});
-    translated([&] { event->slot.record(owner, static_cast<int32_t>(stream.id())); });
+    const uint32_t flags = event->timing ? BRINGUP_EVENT_TIMING : 0;
+    translated([&] { event->slot.record(owner, static_cast<int32_t>(stream.id()), flags); });
     void* none = nullptr;
     if (fresh && place.compare_exchange_strong(none, event, std::memory_order_acq_rel)) fresh.release();
   }

@@ -1,6 +1,7 @@
 // Pinned host memory: torch's caching host allocator over the driver's own, or aligned pages.
 #include "pytorch/host_allocator.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <cstdlib>
@@ -14,9 +15,22 @@ namespace {
 
 // Ranges of live pinned blocks, so that is_pinned() answers for pointers into their middle. A block comes and goes
 // rarely, because torch's host allocator caches, so a mutex is enough.
+struct PinnedRange {
+  size_t nbytes;
+  Driver* registered_by = nullptr; // of memory that is the user's own
+};
 struct PinnedRanges {
   std::mutex mutex;
-  std::map<uintptr_t, size_t> ranges;
+  std::map<uintptr_t, PinnedRange> ranges;
+  // A copy of the range that holds the address, if one does.
+  std::optional<PinnedRange> find(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    std::lock_guard lock(mutex);
+    auto next = ranges.upper_bound(address);
+    if (next == ranges.begin()) return std::nullopt;
+    --next;
+    return address < next->first + next->second.nbytes ? std::optional(next->second) : std::nullopt;
+  }
 };
 PinnedRanges& pinned_ranges() {
   static auto* ranges = new PinnedRanges();
@@ -33,15 +47,19 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
   void allocate_host_memory(size_t size, void** pointer) override {
     Driver* driver = pinning_driver();
     translated([&] {
-      if (driver)
-        driver->call("host_alloc", 0, [&] { return driver->api.host_alloc(driver->api.self, size, pointer); });
-      else
+      if (driver) {
+        const Device& current = Registry::get().device(current_device());
+        const int32_t local = &current.driver == driver ? current.local : 0;
+        driver->call("host_alloc", local, [&] { // portable: the cache above is one for all devices
+          return driver->api.host_alloc(driver->api.self, size, local, BRINGUP_HOST_PORTABLE, pointer);
+        });
+      } else
         *pointer = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
       if (*pointer == nullptr)
         throw Error(BRINGUP_OUT_OF_MEMORY, "no memory for " + std::to_string(size) + " bytes of pinned host memory");
     });
     std::lock_guard<std::mutex> lock(pinned_ranges().mutex);
-    pinned_ranges().ranges[reinterpret_cast<uintptr_t>(*pointer)] = size;
+    pinned_ranges().ranges[reinterpret_cast<uintptr_t>(*pointer)] = {size};
   }
   void free_block(at::HostBlock<c10::Stream>* block) override {
     {
@@ -49,7 +67,7 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
       pinned_ranges().ranges.erase(reinterpret_cast<uintptr_t>(block->ptr_));
     }
     if (Driver* driver = pinning_driver())
-      driver->call_quietly([&] { driver->api.host_free(driver->api.self, block->ptr_); });
+      driver->call_quietly("host_free", 0, [&] { return driver->api.host_free(driver->api.self, block->ptr_); });
     else
       std::free(block->ptr_);
   }
@@ -100,16 +118,40 @@ void delete_host_block(void* context) { host_allocator().free(context); }
 
 c10::Allocator* pinned_allocator() { return &host_allocator(); }
 
-bool is_pinned(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  std::lock_guard<std::mutex> lock(pinned_ranges().mutex);
-  auto next = pinned_ranges().ranges.upper_bound(address);
-  if (next == pinned_ranges().ranges.begin()) return false;
-  --next;
-  return address < next->first + next->second;
+bool is_pinned(const void* pointer) { return pinned_ranges().find(pointer).has_value(); }
+
+void register_host_memory(Device& device, void* pointer, uint64_t nbytes, uint32_t flags) {
+  at::globalContext().lazyInitDevice(kDeviceType); // or torch takes no pointer for pinned
+  device.ensure_open();
+  Driver& driver = device.driver;
+  if (!driver.api.host_register || !driver.api.host_unregister)
+    throw Error(BRINGUP_UNSUPPORTED, "driver '" + driver.name +
+                                         "' cannot pin memory that is there already (it has no " +
+                                         "host_register): use tensor.pin_memory(), which copies");
+  driver.call("host_register", device.local,
+              [&] { return driver.api.host_register(driver.api.self, pointer, nbytes, device.local, flags); });
+  std::lock_guard lock(pinned_ranges().mutex);
+  pinned_ranges().ranges[reinterpret_cast<uintptr_t>(pointer)] = {nbytes, &driver};
+}
+
+void unregister_host_memory(void* pointer) {
+  const auto found = pinned_ranges().find(pointer);
+  if (!found || !found->registered_by) throw Error(BRINGUP_INVALID, "this memory was not registered");
+  Driver& driver = *found->registered_by;
+  for (int32_t index = 0; index < Registry::get().device_count(); ++index) { // any of them may be copying
+    Device& device = Registry::get().device(index);
+    if (&device.driver == &driver && device.usable()) device.finish_work(kAllStreams);
+  }
+  {
+    std::lock_guard lock(pinned_ranges().mutex);
+    pinned_ranges().ranges.erase(reinterpret_cast<uintptr_t>(pointer));
+  }
+  driver.call("host_unregister", 0, [&] { return driver.api.host_unregister(driver.api.self, pointer); });
 }
 
 bool record_pinned(const c10::DataPtr& data, const c10::Stream& stream) {
+  const auto found = pinned_ranges().find(data.get());
+  if (found && found->registered_by) return true;
   return host_allocator().record_event(data.get(), data.get_context(), stream);
 }
 

@@ -20,7 +20,7 @@ struct Stubs final : profiler::ProfilerStubs {
     if (cpu_ns) *cpu_ns = c10::getTime();
     try {
       auto slot = std::make_shared<EventSlot>();
-      slot->record(Registry::get().device(index), current_stream(index));
+      slot->record(Registry::get().device(index), current_stream(index), BRINGUP_EVENT_TIMING);
       *event = std::move(slot);
     } catch (const Error&) {
       event->reset();

@@ -44,6 +44,7 @@ Driver::Driver(const bringup_driver* table, std::string driver_name, bool says_w
   asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
                  api.event_elapsed && api.event_destroy;
   kernels = api.load && api.launch;
+  graphs = api.graph_begin && api.graph_end && api.graph_launch && api.graph_destroy;
   count = std::max(0, api.device_count(api.self));
 }
 
@@ -70,6 +71,10 @@ void Driver::fail(int32_t status, const char* function, int32_t device) const {
   }
   std::string message = name + ":" + std::to_string(device) + ": " + function + " failed";
   if (reason[0]) message += std::string(": ") + reason;
+  if (Device* lost = status == BRINGUP_DEVICE_LOST ? Registry::get().find(*this, device) : nullptr) {
+    lost->lose(message);
+    lost->check_lost();
+  }
   throw Error(status >= BRINGUP_ERROR && status <= BRINGUP_ABSENT ? static_cast<bringup_status>(status) : BRINGUP_ERROR,
               message);
 }
@@ -125,7 +130,23 @@ void Device::refuse(State state) {
     throw Error(BRINGUP_ERROR, label() +
                                    " cannot be used in a forked child: its parent had opened the device. Start child "
                                    "processes with multiprocessing's 'spawn' (or 'forkserver') method");
+  if (state == State::lost)
+    throw Error(BRINGUP_DEVICE_LOST, label() + " is lost (" + lost_ +
+                                         "): nothing can use it any more in this process, which has to be started "
+                                         "again; other devices go on");
   throw Error(BRINGUP_ERROR, label() + " is closed: the process is shutting down");
+}
+
+void Device::lose(const std::string& why) {
+  std::lock_guard lock(open_mutex_);
+  if (!usable()) return;
+  lost_ = why;
+  state_.store(State::lost, std::memory_order_release);
+  opened_.notify_all();
+  for (Stream& slot : streams_) { // launches look at nothing else
+    std::lock_guard stream_lock(slot.mutex);
+    slot.failed.store(true, std::memory_order_release);
+  }
 }
 
 void Device::open_slow() {
@@ -172,7 +193,7 @@ void Device::open_slow() {
     spec.name[sizeof(spec.name) - 1] = '\0';
     spec_ = spec;
     state_.store(State::open, std::memory_order_release);
-  } else {
+  } else if (state_.load() == State::opening) {
     state_ = State::unopened;
   }
   opened_.notify_all();
@@ -218,7 +239,8 @@ uint64_t Device::stream_handle(int32_t stream) {
   std::unique_lock<std::mutex> lock(slot.mutex);
   if (slot.created) { // another thread was faster
     lock.unlock();
-    driver.call_quietly([&] { driver.api.stream_destroy(driver.api.self, local, handle); });
+    driver.call_quietly("stream_destroy", local,
+                        [&] { return driver.api.stream_destroy(driver.api.self, local, handle); });
     return slot.handle;
   }
   slot.handle = handle;
@@ -253,19 +275,24 @@ const LoadedKernel& loaded_kernel(uint64_t id) {
   return g_kernels[id - 1];
 }
 
+uint64_t keep_kernel(LoadedKernel kernel) {
+  std::lock_guard lock(g_kernels_mutex);
+  g_kernels.push_back(std::move(kernel));
+  return g_kernels.size();
+}
+
 uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel) {
   ensure_open();
   if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
   driver.call("load", local, [&] {
     return driver.api.load(driver.api.self, local, binary, nbytes, kernel.name.c_str(), &kernel.handle);
   });
-  std::lock_guard lock(g_kernels_mutex);
-  g_kernels.push_back(std::move(kernel));
-  return g_kernels.size();
+  return keep_kernel(std::move(kernel));
 }
 
+static std::atomic<uint64_t> g_launches{0};
+
 void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream) {
-  static std::atomic<uint64_t> launches{0};
   if (const auto captured = recording(stream))
     if (captured->add(NamedWork::current ? NamedWork::current : "kernel", &kernel, work)) return;
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
@@ -277,14 +304,26 @@ void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t st
   work.block = kernel.block;
   work.local_bytes = kernel.local_bytes;
   work.name = kernel.name.c_str();
-  work.correlation = launches.fetch_add(1, std::memory_order_relaxed) + 1;
+  work.correlation = g_launches.fetch_add(1, std::memory_order_relaxed) + 1;
   try {
-    driver.call("launch", local, [&] { return driver.api.launch(driver.api.self, local, kernel.handle, &work); });
+    driver.call("launch", local, [&] {
+      if (__builtin_expect(!kernel.function, 1)) return driver.api.launch(driver.api.self, local, kernel.handle, &work);
+      Driver::acknowledge(); // it is C: no Ctrl-C comes between
+      return kernel.function(kernel.context, local, &work);
+    });
   } catch (...) {
     mark_busy(stream); // a part of it may be queued
     throw;
   }
   if (!*work.finished) mark_busy(stream);
+}
+
+void Device::launch_graph(uint64_t graph, int32_t stream) {
+  if (failed(stream)) tell_failure(stream);
+  driver.call("graph_launch", local, [&] {
+    return driver.api.graph_launch(driver.api.self, local, graph, stream_handle(stream), ++g_launches);
+  });
+  mark_busy(stream);
 }
 
 std::pair<uint64_t, uint64_t> Device::memory_info() {
@@ -344,7 +383,7 @@ uint64_t Device::raw_alloc(uint64_t nbytes) {
   uint64_t address = 0;
   driver.call("alloc", local, [&] { return driver.api.alloc(driver.api.self, local, nbytes, &address); });
   if (address == 0 || address % spec_.alignment) {
-    if (address) driver.call_quietly([&] { driver.api.free(driver.api.self, local, address); });
+    if (address) driver.call_quietly("free", local, [&] { return driver.api.free(driver.api.self, local, address); });
     throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": alloc returned address " +
                                    std::to_string(address) + ", which is 0 or not a multiple of " +
                                    std::to_string(spec_.alignment));
@@ -387,13 +426,18 @@ int32_t Registry::add(const bringup_driver* table, const std::string& name, bool
 }
 
 void Registry::bad_index(int32_t index) const {
-  std::string message = "there is no device " + type_name + ":" + std::to_string(index) + ": ";
   if (devices_.empty())
-    message += "no " + type_name + " device was found on this machine (see `bringup diagnose`)";
-  else
-    message += std::to_string(devices_.size()) + " device(s) are there, " + type_name + ":0" +
-               (devices_.size() > 1 ? " … " + type_name + ":" + std::to_string(devices_.size() - 1) : "");
-  throw Error(BRINGUP_INVALID, message);
+    throw Error(BRINGUP_ABSENT, "no " + type_name + " device was found on this machine (see `bringup diagnose`)");
+  const std::string last = devices_.size() > 1 ? " … " + type_name + ":" + std::to_string(devices_.size() - 1) : "";
+  throw Error(BRINGUP_INVALID, "there is no device " + type_name + ":" + std::to_string(index) + ": " +
+                                   std::to_string(devices_.size()) + " device(s) are there, " + type_name + ":0" +
+                                   last);
+}
+
+Device* Registry::find(const Driver& driver, int32_t local) {
+  for (auto& device : devices_)
+    if (&device->driver == &driver && device->local == local) return device.get();
+  return nullptr;
 }
 
 Device* Registry::find(uint64_t address) {
@@ -423,7 +467,8 @@ void Registry::shut_down() {
     if (!device->is_open()) continue;
     device->state_ = Device::State::closed;
     if (device->driver.api.close)
-      device->driver.call_quietly([&] { device->driver.api.close(device->driver.api.self, device->local); });
+      device->driver.call_quietly("close", device->local,
+                                  [&] { return device->driver.api.close(device->driver.api.self, device->local); });
   }
 }
 

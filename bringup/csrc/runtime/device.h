@@ -28,6 +28,7 @@ class Driver {
   int32_t count = 0;
   bool asynchronous = false; // all seven stream and event functions are there
   bool kernels = false;      // it loads and launches kernels; compiling is Python's business
+  bool graphs = false;       // it keeps and launches graphs of its own
   // A Python driver says of every call that it has begun. A Ctrl-C that is pending when C calls into Python is raised
   // before the callback's first line: then nothing was done, and the status is garbage.
   const bool acknowledges;
@@ -44,9 +45,11 @@ class Driver {
 
   // For calls whose failure nobody can act on: destroying, closing.
   template <class F>
-  void call_quietly(F&& work) const {
-    const Entered entered(*this);
-    work();
+  void call_quietly(const char* function, int32_t device, F&& work) const noexcept {
+    try {
+      call(function, device, work);
+    } catch (const Error&) {
+    }
   }
 
  private:
@@ -81,14 +84,18 @@ struct Event {
 
 class Device;
 
-// A kernel that a driver has loaded, and what a launch says of it. It lives as long as the process.
+// A kernel that a driver has loaded, or a function of its library, and what a launch says of it. It lives as long as
+// the process.
 struct LoadedKernel {
   uint64_t handle;
   std::string name;
   uint32_t block;
   uint64_t local_bytes;
+  bringup_library_function function = nullptr; // with its context: called in place of the driver's launch
+  void* context = nullptr;
 };
-const LoadedKernel& loaded_kernel(uint64_t id); // throws Error for one that load_kernel did not return
+uint64_t keep_kernel(LoadedKernel kernel);      // its id
+const LoadedKernel& loaded_kernel(uint64_t id); // throws Error for one that keep_kernel did not return
 
 // What a user calls an event: recorded again and again, by any thread, while others wait for what it was. Whoever uses
 // a mark holds it; the last one destroys the driver's event.
@@ -105,7 +112,7 @@ class EventSlot {
     std::lock_guard lock(mutex_);
     return mark_;
   }
-  void record(Device& device, int32_t stream);
+  void record(Device& device, int32_t stream, uint32_t flags = 0); // bringup_event_flags
 
  private:
   mutable std::mutex mutex_;
@@ -125,8 +132,14 @@ class Device final : public MemoryBackend {
     if (__builtin_expect(state_.load(std::memory_order_acquire) != State::open, 0)) open_slow();
   }
   bool is_open() const { return state_.load(std::memory_order_acquire) == State::open; }
-  // False once the process is shutting down, or in a forked child: then nothing may be freed any more.
+  // False once the device is lost, the process is shutting down, or in a forked child: nothing is freed any more.
   bool usable() const { return state_.load(std::memory_order_relaxed) <= State::open; }
+  bool lost() const { return state_.load(std::memory_order_acquire) == State::lost; }
+  void lose(const std::string& why); // a driver says so: from now on every use throws
+  void check_lost() {
+    if (__builtin_expect(lost(), 0)) refuse(State::lost);
+  }
+  bool partitioned() const { return is_open() && spec_.partitions > 1; }
   const bringup_device_spec& spec() {
     ensure_open();
     return spec_;
@@ -170,6 +183,10 @@ class Device final : public MemoryBackend {
   // Error, also of the whole capture, if the stream is captured: the thing asked for cannot be.
   void refuse_capture(int32_t stream, const char* what);
   void replay(const Steps& steps, int32_t stream, const RandomState* states); // of the generators
+  // The steps as a graph of the driver's own; nothing where it has none, or where a replay draws new random numbers.
+  std::optional<uint64_t> make_graph(const Steps& steps, int32_t stream);
+  void launch_graph(uint64_t graph, int32_t stream);
+  void destroy_graph(uint64_t graph) noexcept;
   void finish(int32_t stream); // waits for work that runs, also on a stream that is captured meanwhile
   // Whose memory the stream's new tensors get: its own, or the capture's.
   int32_t memory_pool(int32_t stream) const {
@@ -179,7 +196,7 @@ class Device final : public MemoryBackend {
   }
 
   // ---- events ----
-  Event record(int32_t stream);
+  Event record(int32_t stream, uint32_t flags = 0); // bringup_event_flags
   bool query(const Event& event);
   void wait(const Event& event);                                       // the calling thread
   void wait(const Event& event, Device& waiting, int32_t wait_stream); // a stream, of any driver
@@ -215,7 +232,7 @@ class Device final : public MemoryBackend {
  private:
   friend class Registry;
   // The order matters: usable() means "not later than open".
-  enum class State { unopened, opening, open, forked, closed };
+  enum class State { unopened, opening, open, lost, forked, closed };
   struct Stream {
     std::atomic<uint64_t> handle{0};
     std::atomic<bool> created{false};
@@ -238,7 +255,7 @@ class Device final : public MemoryBackend {
 
   void open_slow();
   [[noreturn]] void refuse(State state);
-  Event record_now(int32_t stream);
+  Event record_now(int32_t stream, uint32_t flags = 0);
   std::optional<Error> wait_for(const Event& event);
   void keep_failure(int32_t stream, const Error& error) noexcept;
   // Throws what was kept of the stream's failures, and the one just met.
@@ -255,6 +272,7 @@ class Device final : public MemoryBackend {
   std::mutex open_mutex_;
   std::condition_variable opened_;
   bringup_device_spec spec_{};
+  std::string lost_; // why; written before the state
   std::unique_ptr<CachingAllocator> memory_;
   std::array<Stream, kStreams> streams_;
   std::atomic<uint32_t> next_normal_{0}, next_high_{0};
@@ -274,6 +292,8 @@ class Registry {
     if (__builtin_expect(index < 0 || index >= device_count(), 0)) bad_index(index);
     return *devices_[index];
   }
+  // A driver's device, by its number there; nullptr if it is not visible.
+  Device* find(const Driver& driver, int32_t local);
   // The device whose allocator holds this address, or nullptr.
   Device* find(uint64_t address);
   // Waits for all work, and writes failures that nobody has heard of to stderr: there is nobody left to throw them at.

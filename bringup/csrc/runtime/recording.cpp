@@ -137,4 +137,27 @@ void Device::replay(const Steps& steps, int32_t stream, const RandomState* state
   }
 }
 
+std::optional<uint64_t> Device::make_graph(const Steps& steps, int32_t stream) {
+  if (!driver.graphs || steps.steps.empty() || !steps.draws.empty()) return std::nullopt;
+  const uint64_t handle = stream_handle(stream);
+  uint64_t graph = 0;
+  auto end = [&] { return driver.api.graph_end(driver.api.self, local, handle, &graph); };
+  driver.call("graph_begin", local, [&] { return driver.api.graph_begin(driver.api.self, local, handle); });
+  try {
+    replay(steps, stream, nullptr);
+  } catch (...) {
+    driver.call_quietly("graph_end", local, [&] {
+      const int32_t status = end();
+      return status == BRINGUP_OK ? driver.api.graph_destroy(driver.api.self, local, graph) : status;
+    });
+    throw;
+  }
+  driver.call("graph_end", local, end);
+  return graph;
+}
+
+void Device::destroy_graph(uint64_t graph) noexcept {
+  driver.call_quietly("graph_destroy", local, [&] { return driver.api.graph_destroy(driver.api.self, local, graph); });
+}
+
 } // namespace bringup

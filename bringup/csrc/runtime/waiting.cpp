@@ -19,6 +19,7 @@ void Device::finish_until(int32_t stream, uint64_t seen) {
 }
 
 void Device::finish(int32_t stream) {
+  check_lost();
   if (!driver.asynchronous || !is_open()) return;
   const uint64_t seen = streams_[stream].queued.load(std::memory_order_acquire); // what others queue now stays busy
   const Event event = record_now(stream);
@@ -62,6 +63,7 @@ void Device::synchronize() {
     try {
       finish(stream);
     } catch (const Error& error) {
+      if (error.status == BRINGUP_DEVICE_LOST) throw;
       first = first ? Error(first->status, first->what() + ("; stream " + std::to_string(stream) + ": ") + error.what())
                     : error;
     }
@@ -81,12 +83,13 @@ void Device::keep_failure(int32_t stream, const Error& error) noexcept {
 }
 
 void Device::tell_failure(int32_t stream, const std::optional<Error>& met) {
+  check_lost();
   Stream& slot = streams_[stream];
   std::optional<Error> kept;
   if (slot.failed.load(std::memory_order_acquire)) {
     std::lock_guard lock(slot.mutex);
     kept.swap(slot.failure);
-    slot.failed.store(false, std::memory_order_relaxed);
+    slot.failed.store(lost(), std::memory_order_relaxed);
   }
   if (kept && met) throw Error(kept->status, kept->what() + std::string("; ") + met->what());
   if (kept || met) throw kept ? *kept : *met;
@@ -95,6 +98,7 @@ void Device::tell_failure(int32_t stream, const std::optional<Error>& met) {
 bool Device::query_stream(int32_t stream) {
   check_stream(stream);
   refuse_capture(stream, "asking whether a stream is idle");
+  check_lost();
   if (!driver.asynchronous || !is_open() || !busy(stream)) return true;
   const Event event = record(stream);
   const bool done = query(event);
@@ -104,18 +108,19 @@ bool Device::query_stream(int32_t stream) {
 
 // ---- events ----
 
-Event Device::record(int32_t stream) {
+Event Device::record(int32_t stream, uint32_t flags) {
   check_stream(stream);
   if (const auto captured = recording(stream)) return Event{0, 0, captured->id, stream};
-  return record_now(stream);
+  return record_now(stream, flags);
 }
 
-Event Device::record_now(int32_t stream) {
+Event Device::record_now(int32_t stream, uint32_t flags) {
   ensure_open();
   Event event{0, 0, 0, stream};
   if (driver.asynchronous)
-    driver.call("event_record", local,
-                [&] { return driver.api.event_record(driver.api.self, local, stream_handle(stream), &event.handle); });
+    driver.call("event_record", local, [&] {
+      return driver.api.event_record(driver.api.self, local, stream_handle(stream), flags, &event.handle);
+    });
   else
     event.nanoseconds = clock();
   return event;
@@ -123,6 +128,7 @@ Event Device::record_now(int32_t stream) {
 
 bool Device::query(const Event& event) {
   refuse_captured(event);
+  check_lost();
   if (!driver.asynchronous || event.handle == 0) return true;
   int32_t done = 0;
   driver.call("event_query", local,
@@ -222,6 +228,8 @@ void Device::await_quiet_waits(int32_t stream) {
 
 void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
   if (wait_in_capture(event, waiting, wait_stream)) return;
+  check_lost();
+  waiting.check_lost();
   if (!driver.asynchronous || event.handle == 0) return;
   if (&waiting.driver != &driver) { // two drivers know nothing of each other: the host waits in between
     wait(event);
@@ -235,6 +243,7 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
 }
 
 double Device::elapsed_ms(const Event& start, const Event& end) {
+  check_lost();
   if (!driver.asynchronous)
     return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
   double milliseconds = 0;
@@ -246,13 +255,14 @@ double Device::elapsed_ms(const Event& start, const Event& end) {
 
 void Device::destroy(const Event& event) {
   if (driver.asynchronous && event.handle != 0 && usable())
-    driver.call_quietly([&] { driver.api.event_destroy(driver.api.self, local, event.handle); });
+    driver.call_quietly("event_destroy", local,
+                        [&] { return driver.api.event_destroy(driver.api.self, local, event.handle); });
 }
 
 EventSlot::Mark::~Mark() { device.destroy(event); }
 
-void EventSlot::record(Device& device, int32_t stream) {
-  const Event event = device.record(stream);
+void EventSlot::record(Device& device, int32_t stream, uint32_t flags) {
+  const Event event = device.record(stream, flags);
   auto mark = std::make_shared<const Mark>(device, event);
   yield_point();
   std::lock_guard lock(mutex_);

@@ -6,7 +6,7 @@ Options (environment variable ``BRINGUP_RISCV``, comma-separated, the later of t
 
 ===============  =====================================================================================================
 devices          1 to 64 guests (default 2)
-machine          ``interpreter`` (default: bringup's own), ``unicorn`` or ``qemu``
+machine          ``interpreter`` (default: bringup's own) or ``qemu``
 isa              ``rv64gc`` (default) or ``rv64gcv``
 vlen             bits of a vector register, 128 to 1024 (default 256, with rv64gcv)
 memory           RAM per guest, with K, M or G (default 256M)
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bringup.driver import CopyKind, DeviceSpec, Launch, Placement
+from bringup.driver import CopyKind, DeviceSpec, EventFlags, Launch, Placement
 from bringup.driver import Driver as Base
 from bringup.drivers.riscv.in_order import Event, InOrder
 from bringup.drivers.riscv.options import parse_options
@@ -219,7 +219,7 @@ class Driver(Base):
         self._stream(device, stream).end()
         del self._device(device).streams[stream]
 
-    def event_record(self, device: int, stream: int) -> int:
+    def event_record(self, device: int, stream: int, flags: EventFlags = EventFlags.NONE) -> int:
         """Complete when the queue has come to it."""
         opened, queue = self._device(device), self._stream(device, stream)
         handle, event = next(self._handles), Event(queue)

@@ -80,6 +80,7 @@ int32_t sim_charge(void *self, int32_t index, uint64_t handle, int32_t dtype, do
   if (!(flops >= 0 && flops < 1e30) || !(bytes >= 0 && bytes < 1e30))
     return sim_fail(BRINGUP_INVALID, "charge: flops %g and bytes %g must be 0 or more", flops, bytes);
   if (!d->owner->options.roofline.enabled) return BRINGUP_OK;
-  sim_work work = {.run = run_nothing, .device_ns = sim_cost_kernel(d->owner, dtype, flops, bytes)};
+  sim_work work = {
+      .kind = SIM_WORK_OTHER, .run = run_nothing, .device_ns = sim_cost_kernel(d->owner, dtype, flops, bytes)};
   return sim_submit(stream, handle, &work);
 }

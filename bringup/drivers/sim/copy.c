@@ -9,8 +9,9 @@ static void run_copy(sim_stream *stream, sim_work *work) {
 }
 
 static int32_t submit_copy(sim_stream *stream, uint64_t handle, char *dst, const char *src, uint64_t nbytes,
-                           double device_ns) {
+                           int32_t kind, double device_ns) {
   sim_work work;
+  work.kind = SIM_WORK_COPY;
   work.run = run_copy;
   work.keep = NULL;
   work.inline_ns = SIM_INLINE_NS;
@@ -19,6 +20,7 @@ static int32_t submit_copy(sim_stream *stream, uint64_t handle, char *dst, const
   work.as.copy.dst = dst;
   work.as.copy.src = src;
   work.as.copy.nbytes = nbytes;
+  work.as.copy.kind = kind;
   return sim_submit(stream, handle, &work);
 }
 
@@ -48,7 +50,7 @@ int32_t sim_copy(void *self, int32_t index, uint64_t dst, uint64_t src, uint64_t
   double cost = kind == BRINGUP_DEVICE_TO_DEVICE ? sim_cost_kernel(self, BRINGUP_UINT8, 0, 2.0 * (double)nbytes)
                                                  : sim_cost_link(self, (double)nbytes);
   return submit_copy(stream, handle, dst_on_device ? sim_host_side(d, dst) : (char *)(uintptr_t)dst,
-                     src_on_device ? sim_host_side(d, src) : (char *)(uintptr_t)src, nbytes, cost);
+                     src_on_device ? sim_host_side(d, src) : (char *)(uintptr_t)src, nbytes, kind, cost);
 }
 
 /* Ordered on a stream of the destination device: the core makes that one wait for the source. */
@@ -68,6 +70,6 @@ int32_t sim_copy_peer(void *self, int32_t dst_index, uint64_t dst, int32_t src_i
   if (status == BRINGUP_OK) status = sim_check_range(from, "peer copy source", src, nbytes);
   if (status == BRINGUP_OK) status = sim_stream_ready(to, handle, &stream);
   if (status != BRINGUP_OK) return status;
-  return submit_copy(stream, handle, sim_host_side(to, dst), sim_host_side(from, src), nbytes,
+  return submit_copy(stream, handle, sim_host_side(to, dst), sim_host_side(from, src), nbytes, BRINGUP_DEVICE_TO_DEVICE,
                      sim_cost_link(self, (double)nbytes));
 }

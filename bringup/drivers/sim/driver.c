@@ -22,6 +22,7 @@ static sim *new_sim(const sim_options *options) {
     pthread_mutex_init(&d->stream_lock, NULL);
     pthread_mutex_init(&d->event_lock, NULL);
     pthread_mutex_init(&d->kernel_lock, NULL);
+    pthread_mutex_init(&d->trace.lock, NULL);
     sim_workers_init(&d->workers);
   }
   pthread_mutex_lock(&sim_process_lock);
@@ -64,14 +65,21 @@ static int32_t create(uint32_t abi_version, const char *text, bringup_driver *dr
       .event_wait = sim_event_wait,
       .event_elapsed = sim_event_elapsed,
       .event_destroy = sim_event_destroy,
+      .event_export = sim_event_export,
+      .event_import = sim_event_import,
       .clock = sim_clock,
       /* With wall time there is nothing to charge: not offering it saves a call per eager op. */
       .charge = options.roofline.enabled ? sim_charge : NULL,
+      .trace_start = sim_trace_start,
+      .trace_stop = sim_trace_stop,
+      .trace_read = sim_trace_read,
       .memory_info = sim_memory_info,
       .copy_peer = sim_copy_peer,
       .relayout = sim_relayout,
       .host_alloc = sim_host_alloc,
       .host_free = sim_host_free,
+      .host_register = sim_host_register,
+      .host_unregister = sim_host_unregister,
       .ipc_export = sim_ipc_export,
       .ipc_import = sim_ipc_import,
       .ipc_close = sim_ipc_close,

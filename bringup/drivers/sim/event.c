@@ -34,7 +34,7 @@ static int grow(sim_device *d) {
   return 1;
 }
 
-static sim_event *take(sim_device *d, uint32_t references, uint64_t *handle) {
+sim_event *sim_event_take(sim_device *d, uint32_t references, uint64_t *handle) {
   sim_event *event = NULL;
   pthread_mutex_lock(&d->event_lock);
   if (d->event_free || grow(d)) {
@@ -54,11 +54,12 @@ static void outdate(sim_event *event) { event->generation = event->generation % 
 static void drop_locked(sim_device *d, sim_event *event, uint32_t references) {
   event->references -= references;
   if (event->references) return;
+  if (event->shared) sim_event_unshare(d, event);
   event->next_free = d->event_free;
   d->event_free = event->slot + 1;
 }
 
-static void drop(sim_device *d, sim_event *event) {
+void sim_event_drop(sim_device *d, sim_event *event) {
   pthread_mutex_lock(&d->event_lock);
   drop_locked(d, event, 1);
   pthread_mutex_unlock(&d->event_lock);
@@ -72,7 +73,7 @@ static sim_event *find_locked(sim_device *d, uint64_t handle) {
 }
 
 /* The event with one more reference, or an error. */
-static int32_t hold(sim_device *d, uint64_t handle, sim_event **event) {
+int32_t sim_event_hold(sim_device *d, uint64_t handle, sim_event **event) {
   pthread_mutex_lock(&d->event_lock);
   *event = find_locked(d, handle);
   if (*event) (*event)->references++;
@@ -85,11 +86,22 @@ static int32_t hold(sim_device *d, uint64_t handle, sim_event **event) {
 static void complete(sim_event *event, double time_ns) {
   event->time_ns = time_ns;
   atomic_store(&event->done, 1);
+  if (event->shared) sim_event_tell_others(event);
   if (atomic_load(&event->waiters)) syscall(SYS_futex, &event->done, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+/* `shared` and `mapping` do not change while somebody holds the event. */
+static int is_done(sim_event *event) {
+  if (event->mapping) return sim_imported_done(event);
+  return (int)atomic_load_explicit(&event->done, memory_order_acquire);
+}
+
 static void block_until_done(sim_event *event) {
-  if (atomic_load_explicit(&event->done, memory_order_acquire)) return;
+  if (is_done(event)) return;
+  if (event->mapping) {
+    sim_imported_wait(event);
+    return;
+  }
   atomic_fetch_add(&event->waiters, 1);
   while (!atomic_load(&event->done)) syscall(SYS_futex, &event->done, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
   atomic_fetch_sub(&event->waiters, 1);
@@ -97,27 +109,39 @@ static void block_until_done(sim_event *event) {
 
 static void run_record(sim_stream *stream, sim_work *work) {
   complete(work->as.event.event, sim_stream_now(stream));
-  drop(work->as.event.device, work->as.event.event);
+  sim_event_drop(work->as.event.device, work->as.event.event);
 }
 
 static void run_wait(sim_stream *stream, sim_work *work) {
   block_until_done(work->as.event.event);
   if (stream->device->owner->options.roofline.enabled) sim_raise(&stream->cursor_ns, work->as.event.event->time_ns);
-  drop(work->as.event.device, work->as.event.event);
+  sim_event_drop(work->as.event.device, work->as.event.event);
 }
 
-int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint64_t *event_handle) {
+int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint32_t flags, uint64_t *event_handle) {
   sim_device *d;
   sim_stream *stream;
   int32_t status = sim_find(self, index, &d);
   if (status == BRINGUP_OK) status = sim_stream_find(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
   if (!event_handle) return sim_fail(BRINGUP_INVALID, "event_record: no place for the handle");
+  if (flags & ~(uint32_t)(BRINGUP_EVENT_TIMING | BRINGUP_EVENT_INTERPROCESS))
+    return sim_fail(BRINGUP_UNSUPPORTED, "event_record: flags %#x are not offered", flags);
   status = sim_inject(self, SIM_FAULT_EVENT, index);
   if (status != BRINGUP_OK) return status;
-  sim_event *event = take(d, 2, event_handle); /* the user's reference and the queue's */
+  sim_event *event = sim_event_take(d, 2, event_handle); /* the user's reference and the queue's */
   if (!event)
     return sim_fail(BRINGUP_ERROR, "device %d has no room for another event: %u are in use", index, d->event_count);
+  if (flags & BRINGUP_EVENT_INTERPROCESS) {
+    pthread_mutex_lock(&d->event_lock);
+    int shared = sim_event_share(d, event);
+    if (!shared) {
+      outdate(event);
+      drop_locked(d, event, 2);
+    }
+    pthread_mutex_unlock(&d->event_lock);
+    if (!shared) return sim_fail(BRINGUP_ERROR, "device %d has no room for another INTERPROCESS event", index);
+  }
   event->stream = stream;
   event->stream_handle = handle;
   sim_work work = {.run = run_record};
@@ -137,26 +161,26 @@ int32_t sim_event_query(void *self, int32_t index, uint64_t handle, int32_t *don
   sim_event *event;
   int32_t status = sim_find(self, index, &d);
   if (status == BRINGUP_OK && !done) status = sim_fail(BRINGUP_INVALID, "event_query: no place for the answer");
-  if (status == BRINGUP_OK) status = hold(d, handle, &event);
+  if (status == BRINGUP_OK) status = sim_event_hold(d, handle, &event);
   if (status != BRINGUP_OK) return status;
-  *done = (int32_t)atomic_load_explicit(&event->done, memory_order_acquire);
+  *done = is_done(event);
   if (*done && d->owner->options.roofline.enabled) sim_raise(&d->owner->host_floor_ns, event->time_ns);
-  drop(d, event);
+  sim_event_drop(d, event);
   return BRINGUP_OK;
 }
 
 static int32_t wait_on_host(sim_device *d, sim_event *event) {
   /* As in CUDA a host function may not wait for its device: the work it waits for may stand behind it. */
-  if (sim_on_worker_of(d) && !atomic_load_explicit(&event->done, memory_order_acquire)) {
-    drop(d, event);
+  if (sim_on_worker_of(d) && !is_done(event)) {
+    sim_event_drop(d, event);
     return sim_fail(BRINGUP_INVALID, "a host function of device %d waits for unfinished work of that device", d->index);
   }
   block_until_done(event);
   if (d->owner->options.roofline.enabled) sim_raise(&d->owner->host_floor_ns, event->time_ns);
-  sim_stream *stream = event->stream;
-  uint64_t now = atomic_load_explicit(&stream->handle, memory_order_relaxed);
-  int same = now == event->stream_handle || now == SIM_DEAD; /* not another stream in the same slot */
-  drop(d, event);
+  sim_stream *stream = event->stream; /* NULL: of another process */
+  uint64_t now = stream ? atomic_load_explicit(&stream->handle, memory_order_relaxed) : 0;
+  int same = stream && (now == event->stream_handle || now == SIM_DEAD); /* not another stream in the same slot */
+  sim_event_drop(d, event);
   return same ? sim_stream_report(stream) : BRINGUP_OK;
 }
 
@@ -167,23 +191,23 @@ int32_t sim_event_wait(void *self, int32_t index, uint64_t handle, int32_t wait_
   int32_t status = sim_find(self, index, &d);
   if (status != BRINGUP_OK) return status;
   if (wait_stream == -1) {
-    status = hold(d, handle, &event);
+    status = sim_event_hold(d, handle, &event);
     return status == BRINGUP_OK ? wait_on_host(d, event) : status;
   }
   status = sim_find(self, wait_index, &waiting);
   if (status == BRINGUP_OK) status = sim_stream_find(waiting, (uint64_t)wait_stream, &stream);
-  if (status == BRINGUP_OK) status = hold(d, handle, &event);
+  if (status == BRINGUP_OK) status = sim_event_hold(d, handle, &event);
   if (status != BRINGUP_OK) return status;
-  int done = (int)atomic_load_explicit(&event->done, memory_order_acquire);
+  int done = is_done(event);
   if (done && !d->owner->options.roofline.enabled) {
-    drop(d, event); /* nothing to wait for, and no cursor to move */
+    sim_event_drop(d, event); /* nothing to wait for, and no cursor to move */
     return BRINGUP_OK;
   }
-  sim_work work = {.run = run_wait, .host_ns = done ? 0 : SIM_NEVER_INLINE};
+  sim_work work = {.kind = SIM_WORK_WAIT, .run = run_wait, .host_ns = done ? 0 : SIM_NEVER_INLINE};
   work.as.event.device = d;
   work.as.event.event = event;
   status = sim_submit(stream, (uint64_t)wait_stream, &work);
-  if (status != BRINGUP_OK) drop(d, event);
+  if (status != BRINGUP_OK) sim_event_drop(d, event);
   return status;
 }
 
@@ -193,18 +217,18 @@ int32_t sim_event_elapsed(void *self, int32_t index, uint64_t start, uint64_t en
   int32_t status = sim_find(self, index, &d);
   if (status == BRINGUP_OK && !milliseconds) status = sim_fail(BRINGUP_INVALID, "event_elapsed: no place for the time");
   if (status != BRINGUP_OK) return status;
-  status = hold(d, start, &events[0]);
+  status = sim_event_hold(d, start, &events[0]);
   if (status != BRINGUP_OK) return status;
-  status = hold(d, end, &events[1]);
+  status = sim_event_hold(d, end, &events[1]);
   if (status == BRINGUP_OK) {
     if (atomic_load(&events[0]->done) && atomic_load(&events[1]->done))
       *milliseconds = (events[1]->time_ns - events[0]->time_ns) * 1e-6;
     else
       status = sim_fail(BRINGUP_INVALID, "event_elapsed: event %llu of device %d has not completed; wait for it first",
                         (unsigned long long)(atomic_load(&events[0]->done) ? end : start), index);
-    drop(d, events[1]);
+    sim_event_drop(d, events[1]);
   }
-  drop(d, events[0]);
+  sim_event_drop(d, events[0]);
   return status;
 }
 

@@ -1,4 +1,4 @@
-/* Device memory: a memfd in a reserved address range, handed out in pages; and the host memory that stands for pinned.
+/* Device memory: a memfd in a reserved address range, handed out in pages.
  *
  * Reserved first (PROT_NONE), then the memfd is mapped over it: MAP_SHARED, so that another process can map the same
  * bytes; MAP_NORESERVE, so that a 4 GiB device costs only the pages that were written. A closed device keeps its
@@ -63,7 +63,9 @@ static int make_memfd(sim_device *d) {
   for (size_t i = 0; i < sizeof random; i++) snprintf(d->token + 2 * i, 3, "%02x", random[i]);
   snprintf(name, sizeof name, "bringup-sim-%s", d->token); /* ipc.c knows the file by this name */
   d->fd = memfd_create(name, MFD_CLOEXEC);
-  return d->fd >= 0 && ftruncate(d->fd, (off_t)(d->partition_bytes * d->owner->options.partitions)) == 0;
+  uint64_t nbytes = d->partition_bytes * d->owner->options.partitions;
+  return d->fd >= 0 && ftruncate(d->fd, (off_t)(nbytes + SIM_SHARED_EVENT_BYTES)) == 0 &&
+         sim_shared_events_open(d, nbytes);
 }
 
 int32_t sim_heap_open(sim_device *d) {
@@ -168,45 +170,5 @@ int32_t sim_free(void *self, int32_t index, uint64_t address) {
   if (d->host_offset) mprotect((void *)(uintptr_t)address, block->size, PROT_NONE); /* the trap is armed again */
   sim_ranges_give(&d->heap, block);
   pthread_mutex_unlock(&d->heap_lock);
-  return BRINGUP_OK;
-}
-
-/* Host memory is kept in a list, so that a wrong host_free is an error instead of a crash. */
-typedef struct pinned {
-  struct pinned *next;
-  uint64_t reserved[7]; /* the memory behind this header stays aligned to 64 bytes */
-} pinned;
-static pinned *all_pinned;
-
-int32_t sim_host_alloc(void *self, uint64_t nbytes, void **pointer) {
-  (void)self;
-  if (!pointer) return sim_fail(BRINGUP_INVALID, "host_alloc: no place for the pointer");
-  void *memory = NULL;
-  if (nbytes > SIZE_MAX - 2 * SIM_PAGE || posix_memalign(&memory, 64, sizeof(pinned) + nbytes) != 0)
-    return sim_fail(BRINGUP_OUT_OF_MEMORY, "host_alloc: the host has no %llu bytes", (unsigned long long)nbytes);
-  pinned *header = memory;
-  pthread_mutex_lock(&sim_process_lock);
-  header->next = all_pinned;
-  all_pinned = header;
-  pthread_mutex_unlock(&sim_process_lock);
-  *pointer = header + 1;
-  return BRINGUP_OK;
-}
-
-int32_t sim_host_free(void *self, void *pointer) {
-  (void)self;
-  pinned *found = NULL;
-  pthread_mutex_lock(&sim_process_lock);
-  for (pinned **at = &all_pinned; *at; at = &(*at)->next) {
-    if ((void *)(*at + 1) == pointer) {
-      found = *at;
-      *at = found->next;
-      break;
-    }
-  }
-  pthread_mutex_unlock(&sim_process_lock);
-  if (!found)
-    return sim_fail(BRINGUP_INVALID, "host_free: %p did not come from host_alloc, or was freed before", pointer);
-  free(found);
   return BRINGUP_OK;
 }

@@ -55,24 +55,26 @@ static int parse(const char *handle, shared_range *r) {
 }
 
 /* Opens the exporter's memory; the name of what was opened is checked, not of what was there before. */
-static int32_t open_shared(const shared_range *r, int *fd) {
+int32_t sim_open_shared(const char *what, int pid, int number, const char *token, int *fd, uint64_t *nbytes) {
   char path[64], name[128], expected[128];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", r->pid, r->fd);
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
   *fd = open(path, O_RDWR | O_CLOEXEC);
   if (*fd < 0)
     return sim_fail(BRINGUP_INVALID,
-                    "ipc_import: process %d does not offer this memory (%s: %s); it has ended, closed the "
+                    "%s: process %d does not offer this memory (%s: %s); it has ended, closed the "
                     "device, or may not be read by this user",
-                    r->pid, path, strerror(errno));
+                    what, pid, path, strerror(errno));
   snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
   ssize_t length = readlink(path, name, sizeof name - 1);
   name[length > 0 ? length : 0] = 0;
-  snprintf(expected, sizeof expected, "/memfd:bringup-sim-%s (deleted)", r->token);
+  snprintf(expected, sizeof expected, "/memfd:bringup-sim-%s (deleted)", token);
   struct stat file;
-  int whole = fstat(*fd, &file) == 0 && (uint64_t)file.st_size == r->partition_bytes * r->partitions;
-  if (whole && !strcmp(name, expected)) return BRINGUP_OK;
+  if (fstat(*fd, &file) == 0 && file.st_size > (off_t)SIM_SHARED_EVENT_BYTES && !strcmp(name, expected)) {
+    *nbytes = (uint64_t)file.st_size;
+    return BRINGUP_OK;
+  }
   close(*fd);
-  return sim_fail(BRINGUP_INVALID, "ipc_import: file %d of process %d is no longer the exported memory", r->fd, r->pid);
+  return sim_fail(BRINGUP_INVALID, "%s: file %d of process %d is no longer the exported memory", what, number, pid);
 }
 
 static int map_shared(const sim_device *d, const shared_range *r, uint64_t address, int fd) {
@@ -117,8 +119,14 @@ int32_t sim_ipc_import(void *self, int32_t index, const char *handle, uint64_t *
   if (r.partitions != d->owner->options.partitions)
     return sim_fail(BRINGUP_INVALID, "ipc_import: the memory has %u partitions, device %d has %u", r.partitions, index,
                     d->owner->options.partitions);
-  status = open_shared(&r, &fd);
+  uint64_t nbytes;
+  status = sim_open_shared("ipc_import", r.pid, r.fd, r.token, &fd, &nbytes);
   if (status != BRINGUP_OK) return status;
+  if (nbytes != r.partition_bytes * r.partitions + SIM_SHARED_EVENT_BYTES) {
+    close(fd);
+    return sim_fail(BRINGUP_INVALID, "ipc_import: the memory of process %d has another size than its handle says",
+                    r.pid);
+  }
   pthread_mutex_lock(&d->heap_lock);
   sim_block *block = imported_before(d, &r);
   int mapped = block != NULL;

@@ -44,6 +44,7 @@ static int32_t submit(sim_stream *stream, const sim_kernel *kernel, const bringu
                       const uint64_t *args) {
   sim_work work; /* not cleared: most of it belongs to other kinds of work */
   double compute = launch->flops * SIM_KERNEL_NS_PER_FLOP, memory = launch->bytes * SIM_KERNEL_NS_PER_BYTE;
+  work.kind = SIM_WORK_KERNEL;
   work.run = run_launch;
   work.keep = keep_args;
   work.ran_inline = 0;
@@ -54,6 +55,8 @@ static int32_t submit(sim_stream *stream, const sim_kernel *kernel, const bringu
   work.as.launch.args = args;
   work.as.launch.arg_count = launch->arg_count;
   work.as.launch.grid = (int64_t)launch->grid;
+  work.as.launch.correlation = launch->correlation;
+  work.as.launch.bytes = launch->bytes;
   int32_t status = sim_submit(stream, launch->stream, &work);
   if (launch->finished) *launch->finished = (uint32_t)(status == BRINGUP_OK && work.ran_inline);
   return status == BRINGUP_OK && work.ran_inline ? sim_report_status(&work.as.launch.report) : status;

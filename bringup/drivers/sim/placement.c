@@ -146,7 +146,7 @@ int32_t sim_copy_placed(sim_device *d, uint64_t dst, uint64_t src, uint64_t nbyt
     status = check_storage(d, "copy source", src, placement, nbytes);
   if (status == BRINGUP_OK) status = sim_stream_ready(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
-  sim_work work = {.run = run_placed, .host_ns = host_cost(d, placement, nbytes)};
+  sim_work work = {.kind = SIM_WORK_PLACED, .run = run_placed, .host_ns = host_cost(d, placement, nbytes)};
   work.device_ns = kind == BRINGUP_DEVICE_TO_DEVICE ? sim_cost_kernel(d->owner, BRINGUP_UINT8, 0, 2.0 * (double)nbytes)
                                                     : sim_cost_link(d->owner, (double)nbytes);
   work.as.placed.device = d;
@@ -169,7 +169,7 @@ int32_t sim_relayout(void *self, int32_t index, uint64_t dst, const bringup_plac
   if (status == BRINGUP_OK) status = check_storage(d, "relayout source", src, src_placement, nbytes);
   if (status == BRINGUP_OK) status = sim_stream_ready(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
-  sim_work work = {.run = run_relayout};
+  sim_work work = {.kind = SIM_WORK_OTHER, .run = run_relayout};
   work.host_ns = host_cost(d, dst_placement, nbytes) + host_cost(d, src_placement, nbytes);
   work.device_ns = sim_cost_kernel(self, BRINGUP_UINT8, 0, 2.0 * (double)nbytes);
   work.as.relayout.device = d;

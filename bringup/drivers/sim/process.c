@@ -64,6 +64,7 @@ static void describe(const sim_device *d, bringup_device_spec *spec) {
   memset(spec, 0, sizeof *spec);
   spec->struct_size = sizeof *spec;
   snprintf(spec->name, sizeof spec->name, "%s", o->name);
+  spec->host_flags = SIM_HOST_FLAGS;
   spec->memory_bytes = d->partition_bytes;
   spec->alignment = 512;
   spec->host_offset = in_order ? d->host_offset : 0;
@@ -122,6 +123,7 @@ int32_t sim_close(void *self, int32_t index) {
     return open == SIM_CLOSED ? BRINGUP_OK : sim_fail(BRINGUP_INVALID, "device %d is being closed already", index);
   sim_streams_close(d);
   sim_workers_stop(&d->workers);
+  sim_trace_close(d);
   sim_kernels_close(d); /* no stream takes work any more: nothing runs in them */
   pthread_mutex_lock(&sim_process_lock);
   sim_heap_close(d);

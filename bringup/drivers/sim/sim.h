@@ -39,6 +39,7 @@
 #define SIM_DTYPES 18
 #define SIM_EVENT_CHUNK 1024 /* events come in chunks, so that their addresses never change */
 #define SIM_EVENT_CHUNKS 4096
+#define SIM_SHARED_EVENT_BYTES 16384u /* one word for each event that other processes wait for */
 
 /* An idle stream runs work that should take less than this on the calling thread: a round trip through a worker costs
  * 25–35 µs, so for shorter work the queue would cost more than the work. */
@@ -59,6 +60,8 @@
 #define SIM_MAX_ARGS 4096
 #define SIM_KERNEL_CHUNK 256 /* kernels too come in chunks */
 #define SIM_KERNEL_CHUNKS 4096
+/* Pages have no other way of being written, so memory that is to be write-combined is as good as any. */
+#define SIM_HOST_FLAGS BRINGUP_HOST_WRITE_COMBINED
 
 typedef enum sim_fault { SIM_FAULT_ALLOC, SIM_FAULT_COPY, SIM_FAULT_LAUNCH, SIM_FAULT_EVENT, SIM_FAULTS } sim_fault;
 
@@ -118,6 +121,10 @@ typedef struct sim_event {
   double time_ns;     /* device time of completion; valid once done */
   sim_stream *stream; /* where it was recorded: a host wait reports that stream's failure */
   uint64_t stream_handle;
+  _Atomic uint32_t *shared; /* event_ipc.c: its word, where another process is concerned */
+  uint32_t shared_number;
+  int32_t exporter; /* of an imported one: who completes it */
+  void *mapping;    /* and where its word is mapped */
 } sim_event;
 
 /* A function of a loaded binary. Never freed, as a failure names it; its code is gone when the device is closed. */
@@ -145,8 +152,20 @@ typedef struct sim_workers {
   pthread_t threads[SIM_MAX_THREADS];
 } sim_workers;
 
+/* What a trace says of a piece of work, and which of its parts is filled in. */
+typedef enum sim_work_kind {
+  SIM_WORK_EVENT, /* no work: it is in no trace */
+  SIM_WORK_KERNEL,
+  SIM_WORK_COPY,
+  SIM_WORK_PLACED,
+  SIM_WORK_WAIT,
+  SIM_WORK_HOST,
+  SIM_WORK_OTHER
+} sim_work_kind;
+
 /* One item of a stream. */
 typedef struct sim_work {
+  sim_work_kind kind;
   void (*run)(sim_stream *stream, struct sim_work *work);
   int (*keep)(struct sim_work *work); /* called when it is queued: copies what belongs to the caller; 0: no memory */
   int ran_inline;                     /* set by sim_submit */
@@ -159,6 +178,7 @@ typedef struct sim_work {
       char *dst;
       const char *src;
       uint64_t nbytes;
+      int32_t kind;
     } copy;
     struct {
       sim_device *device;
@@ -186,6 +206,8 @@ typedef struct sim_work {
       const uint64_t *args; /* host-side addresses; the caller's until keep has run */
       uint32_t arg_count;
       int64_t grid;
+      uint64_t correlation;
+      double bytes;
       sim_report report; /* of work that ran inline */
     } launch;
   } as;
@@ -210,6 +232,14 @@ struct sim_stream {
 };
 #define SIM_DEAD UINT64_MAX
 
+/* trace.c */
+typedef struct sim_trace {
+  _Atomic int running;
+  pthread_mutex_t lock; /* of what follows; a leaf */
+  bringup_trace_record *records;
+  uint64_t capacity, count, dropped;
+} sim_trace;
+
 typedef enum sim_state { SIM_CLOSED, SIM_OPEN, SIM_CLOSING } sim_state;
 
 struct sim_device {
@@ -233,11 +263,15 @@ struct sim_device {
   pthread_mutex_t event_lock;
   sim_event *event_chunks[SIM_EVENT_CHUNKS];
   uint32_t event_count, event_free; /* slots made so far; first free slot + 1 */
+  _Atomic uint32_t *event_words;    /* of events that other processes may wait for */
+  uint32_t event_word_next;
+  uint8_t event_word_used[SIM_SHARED_EVENT_BYTES / sizeof(uint32_t)];
 
   pthread_mutex_t kernel_lock;
   _Atomic(sim_kernel *) kernel_chunks[SIM_KERNEL_CHUNKS];
   _Atomic uint32_t kernel_first, kernel_count; /* slots below kernel_first were closed; no slot is used twice */
   sim_workers workers;
+  sim_trace trace;
 };
 
 struct sim {
@@ -284,11 +318,23 @@ int32_t sim_check_range(sim_device *d, const char *what, uint64_t address, uint6
 int32_t sim_alloc(void *self, int32_t index, uint64_t nbytes, uint64_t *address);
 int32_t sim_memory_info(void *self, int32_t index, uint64_t *free, uint64_t *total);
 int32_t sim_free(void *self, int32_t index, uint64_t address);
-int32_t sim_host_alloc(void *self, uint64_t nbytes, void **pointer);
-int32_t sim_host_free(void *self, void *pointer);
 static inline char *sim_host_side(const sim_device *d, uint64_t address) {
   return (char *)(uintptr_t)(address + (uint64_t)d->host_offset);
 }
+
+/* host_memory.c */
+int32_t sim_host_alloc(void *self, uint64_t nbytes, int32_t index, uint32_t flags, void **pointer);
+int32_t sim_host_free(void *self, void *pointer);
+int32_t sim_host_register(void *self, void *pointer, uint64_t nbytes, int32_t index, uint32_t flags);
+int32_t sim_host_unregister(void *self, void *pointer);
+
+/* trace.c */
+void sim_trace_add(sim_stream *stream, const sim_work *work, double start_ns);
+void sim_trace_close(sim_device *d);
+int32_t sim_trace_start(void *self, int32_t index, uint64_t capacity, bringup_clock_pair *now);
+int32_t sim_trace_stop(void *self, int32_t index, bringup_clock_pair *now);
+int32_t sim_trace_read(void *self, int32_t index, bringup_trace_record *records, uint64_t size, uint64_t *count,
+                       uint64_t *dropped);
 
 /* stream.c */
 int32_t sim_streams_open(sim_device *d);
@@ -310,11 +356,25 @@ uint64_t sim_jitter_ns(sim_stream *stream);
 BRINGUP_EXPORT int32_t sim_set_jitter(uint64_t seed);
 
 /* event.c */
-int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint64_t *event);
+int32_t sim_event_record(void *self, int32_t index, uint64_t handle, uint32_t flags, uint64_t *event);
 int32_t sim_event_query(void *self, int32_t index, uint64_t event, int32_t *done);
 int32_t sim_event_wait(void *self, int32_t index, uint64_t event, int32_t wait_index, int64_t wait_stream);
 int32_t sim_event_elapsed(void *self, int32_t index, uint64_t start, uint64_t end, double *milliseconds);
 int32_t sim_event_destroy(void *self, int32_t index, uint64_t event);
+
+sim_event *sim_event_take(sim_device *d, uint32_t references, uint64_t *handle);
+int32_t sim_event_hold(sim_device *d, uint64_t handle, sim_event **event);
+void sim_event_drop(sim_device *d, sim_event *event);
+
+/* event_ipc.c */
+int sim_shared_events_open(sim_device *d, uint64_t file_offset);
+int sim_event_share(sim_device *d, sim_event *event);
+void sim_event_unshare(sim_device *d, sim_event *event);
+void sim_event_tell_others(sim_event *event);
+int sim_imported_done(sim_event *event);
+void sim_imported_wait(sim_event *event);
+int32_t sim_event_export(void *self, int32_t index, uint64_t event, char *handle, uint64_t size);
+int32_t sim_event_import(void *self, int32_t index, const char *handle, uint64_t *event);
 
 /* clock.c */
 uint64_t sim_wall_ns(void);
@@ -358,6 +418,7 @@ BRINGUP_EXPORT uint64_t sim_trap_address(uint64_t number);
 
 /* ipc.c */
 void sim_ipc_forget(sim_device *d, const sim_block *block);
+int32_t sim_open_shared(const char *what, int pid, int number, const char *token, int *fd, uint64_t *nbytes);
 int32_t sim_ipc_export(void *self, int32_t index, uint64_t address, char *handle, uint64_t size);
 int32_t sim_ipc_import(void *self, int32_t index, const char *handle, uint64_t *address);
 int32_t sim_ipc_close(void *self, int32_t index, uint64_t address);

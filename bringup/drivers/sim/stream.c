@@ -19,15 +19,17 @@ static _Thread_local sim_stream *stream_of_this_worker;
 int sim_on_worker_of(const sim_device *d) { return stream_of_this_worker && stream_of_this_worker->device == d; }
 
 static void run(sim_stream *stream, sim_work *work) {
-  sim *s = stream->device->owner;
-  if (!s->options.roofline.enabled) {
-    work->run(stream, work);
-    return;
-  }
-  sim_raise(&stream->cursor_ns, work->floor_ns);
+  sim_device *d = stream->device;
+  int described = d->owner->options.roofline.enabled;
+  int traced = atomic_load_explicit(&d->trace.running, memory_order_relaxed);
+  if (described) sim_raise(&stream->cursor_ns, work->floor_ns);
+  double start = __builtin_expect(traced, 0) ? sim_stream_now(stream) : 0;
   work->run(stream, work);
-  double now = atomic_load_explicit(&stream->cursor_ns, memory_order_relaxed);
-  atomic_store_explicit(&stream->cursor_ns, now + work->device_ns, memory_order_release);
+  if (described) {
+    double now = atomic_load_explicit(&stream->cursor_ns, memory_order_relaxed);
+    atomic_store_explicit(&stream->cursor_ns, now + work->device_ns, memory_order_release);
+  }
+  if (__builtin_expect(traced, 0)) sim_trace_add(stream, work, start);
 }
 
 static void *serve(void *argument) {
@@ -303,7 +305,7 @@ int32_t sim_host_function(void *self, int32_t index, uint64_t handle, void (*fun
   if (status == BRINGUP_OK) status = sim_stream_find(d, handle, &stream);
   if (status != BRINGUP_OK) return status;
   if (!function) return sim_fail(BRINGUP_INVALID, "host_function: no function");
-  sim_work work = {.run = run_host_function, .host_ns = SIM_NEVER_INLINE};
+  sim_work work = {.kind = SIM_WORK_HOST, .run = run_host_function, .host_ns = SIM_NEVER_INLINE};
   work.as.host.function = function;
   work.as.host.argument = argument;
   return sim_submit(stream, handle, &work);

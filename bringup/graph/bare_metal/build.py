@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from bringup.compile.generation import generation
-from bringup.compile.kernel_cache import entry_key, kept
+from bringup.compile.kernel_cache import entry_key, generation, kept
 from bringup.graph.bare_metal import sources
 from bringup.graph.bare_metal.kernels import render_steps
 from bringup.graph.bare_metal.options import BareMetal, parse_bytes
@@ -19,8 +19,11 @@ from bringup.riscv.elf import Program
 from bringup.riscv.gemm import GEMM_DRIVER_C
 from bringup.riscv.machine import MachineSpec
 from bringup.riscv.toolchain import Toolchain, ToolchainMissing, build, find_toolchain
-from bringup.targets.c.target import CTarget
+from bringup.targets.registry import parse_target
 from bringup.targets.riscv.engine import ENGINE_HEADER
+
+if TYPE_CHECKING:
+    from bringup.targets.riscv.target import RiscvTarget
 
 #: Bytes of the fixed-size vectors that clang turns into vector instructions, of every kernel that is not our assembly.
 #: Measured on gelu, softmax and layer_norm: 64 needs the fewest instructions; 128 spills.
@@ -65,11 +68,12 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     vectors = options.chosen_isa.endswith("v")
     # gcc 12 makes scalar code of fixed-size vectors, nine times as long as that of plain loops.
     in_c = vectors and options.toolchain != "gcc"
-    target = CTarget(vector_bytes=_C_VECTOR_BYTES if in_c else 0, isa=options.chosen_isa)
     engine = options.gemm_base if options.accelerator else 0
+    words = f"vector={_C_VECTOR_BYTES if in_c else 0} isa={options.chosen_isa} assembly={int(vectors)} engine={engine}"
+    target = cast("RiscvTarget", parse_target(f"riscv; {words}"))
     arrangement = arranged(program, vectors, bool(engine))
     name = sources.model_name(options.name)
-    return sources.planned(name, arrangement, render_steps(arrangement, target, vectors, engine, f"{name}_"))
+    return sources.planned(name, arrangement, render_steps(arrangement, target, f"{name}_"))
 
 
 def model_files(model: Model, notes: bool = True) -> dict[str, str | bytes]:

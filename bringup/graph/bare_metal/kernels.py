@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bringup.graph.bare_metal.static_program import StaticProgram, Step
-from bringup.targets.c.render import unit
-from bringup.targets.c.target import CTarget
-from bringup.targets.riscv.engine import engine_call
+from bringup.targets.c.unit import unit
 from bringup.targets.riscv.rendered import Rendered, packed_array
-from bringup.targets.riscv.scalar_contract import scalar_contract
-from bringup.targets.riscv.static_function import static_function
-from bringup.targets.riscv.vector_contract import vector_contract
-from bringup.targets.riscv.vector_strip import vector_strip
+
+if TYPE_CHECKING:
+    from bringup.targets.riscv.target import RiscvTarget
 
 _ALIGNMENT = 64
 
@@ -41,16 +39,18 @@ class Kernels:
     weights: Blob
 
 
-def render_steps(program: StaticProgram, target: CTarget, vectors: bool, engine: int = 0, prefix: str = "") -> Kernels:
-    """Renders every step; ``vectors``: with vector instructions of any length; ``engine``: where a matrix engine is;
-    ``prefix``: how names begin that the linker sees, so that two models can be in one program."""
-    rendered = tuple(_render(step, target, vectors, engine, prefix) for step in program.steps)
-    parts = []
-    for step, one in zip(program.steps, rendered):
+def render_steps(program: StaticProgram, target: RiscvTarget, prefix: str = "") -> Kernels:
+    """Renders every step. ``prefix``: how names begin that the linker sees; two models can be in one program then."""
+    rendered, parts = [], []
+    for step in program.steps:
+        kernel, places = step.kernel, step.places
+        constants = frozenset(buffer.name for buffer, at in zip(kernel.buffers, places) if at.kind == "constant")
+        one = target.function(kernel, step.name, constants, prefix)
+        rendered.append(one)
         parts.append(replace(one.part, function=heading(step) + "\n" + one.part.function))
     source = unit(parts, target)
     assembly = "".join(one.assembly for one in rendered)
-    return Kernels(rendered, source, assembly, _weights(program, rendered))
+    return Kernels(tuple(rendered), source, assembly, _weights(program, rendered))
 
 
 def heading(step: Step) -> str:
@@ -59,18 +59,7 @@ def heading(step: Step) -> str:
     return f"/* {step.name} */"
 
 
-def _render(step: Step, target: CTarget, vectors: bool, engine: int, prefix: str) -> Rendered:
-    kernel = step.kernel
-    constants = frozenset(buffer.name for buffer, place in zip(kernel.buffers, step.places) if place.kind == "constant")
-    found = engine_call(kernel, step.name, target, engine) if engine else None
-    if found is None and vectors:
-        found = vector_contract(kernel, step.name, target, constants, prefix)
-        found = found or vector_strip(kernel, step.name, target, prefix)
-    found = found or scalar_contract(kernel, step.name, target, constants)
-    return found or Rendered(static_function(kernel, step.name, target))
-
-
-def _weights(program: StaticProgram, rendered: tuple[Rendered, ...]) -> Blob:
+def _weights(program: StaticProgram, rendered: Sequence[Rendered]) -> Blob:
     parts: list[bytes] = []
     size = 0
     known: dict[bytes, int] = {}

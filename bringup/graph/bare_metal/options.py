@@ -27,7 +27,7 @@ class BareMetal:
     name: str = "model"
     """What files and functions are called."""
     machine: str = ""
-    """The emulator: interpreter (default), qemu or unicorn."""
+    """The emulator: interpreter (default) or qemu."""
     ram: str | int = 0
     """Bytes of RAM, such as "512K": a program that needs more is an error. By default as much as it needs."""
     flash: str | int = 0

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bringup.graph.program import INTEGER, GraphProgram, KernelCall, ResultSpec, Variant, span
+from bringup.graph.program import INTEGER, GraphProgram, KernelCall, TensorSpec, Variant, span
 from bringup.ir.dtypes import DTYPES, DType, boolean, float64
 from bringup.ir.expr import Const, const
 from bringup.ir.index import Index, Int, evaluate_sizes
@@ -143,7 +143,7 @@ class _Maker:
             np.frombuffer(data, dtype=DTYPES[spec.dtype].storage)
             for spec, data in zip(self._program.constants, self._given)
         ]
-        steps = [self._step(call) for call in self._variant.calls]
+        steps = [self._step(call) for call in self._variant.kernel_calls]
         steps = [step for step in steps if all(axis.extent != Int(0) for axis in step.kernel.axes)]
         outputs = []
         for number, result in enumerate(self._variant.results):
@@ -184,7 +184,8 @@ class _Maker:
         return Place("temporary", number, at) if output is None else Place("output", output, at)
 
     def _step(self, call: KernelCall) -> Step:
-        kernel = self._program.kernels[call.kernel]
+        kernel = call.kernel
+        assert isinstance(kernel, Kernel), "lowerings of loops make no foreign kernels"
         sizes = {size.name: _number(formula) for size, formula in zip(kernel.sizes, call.sizes)}
         params = {}
         for param, (kind, value) in zip(kernel.params, call.params):
@@ -202,7 +203,7 @@ class _Maker:
         self._names[name] = count = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
-    def _copy(self, result: ResultSpec, tensor: Tensor, number: int) -> Step:
+    def _copy(self, result: TensorSpec, tensor: Tensor, number: int) -> Step:
         """An output that is a view, an input, a constant, or not row-major: its elements are copied."""
         shape = tuple(Int(extent) for extent in tensor.shape)
         axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(shape))

@@ -12,18 +12,14 @@ import torch
 from torch.fx import GraphModule
 
 from bringup import _C
-from bringup.driver.in_use import driver_of
 from bringup.graph.compile import uncompiled_rnn
-from bringup.graph.compile.compiled import CompiledGraph, GraphOptions, NoLowering
+from bringup.graph.compile.compiled import CompiledGraph, GraphOptions, NoLowering, OffloadedGraph
 from bringup.graph.compile.modes import FORMER, MODES, graph_text, ir_text, write_sources
-from bringup.graph.compile.offloaded import OffloadedGraph
 from bringup.graph.compile.templates import SizedGraph, remember, served_by_template
 from bringup.graph.lowered import DataDependent
-from bringup.graph.notes import notes_of
-from bringup.graph.passes import rewrite, rewritten
+from bringup.graph.passes import rewrite, rewritten, traced_tensors
 from bringup.graph.symbols import UnknownSize
-from bringup.graph.values import traced_tensors
-from bringup.lowering import install
+from bringup.lowering.install import compiler_for
 
 if TYPE_CHECKING:
     from bringup.graph.bare_metal.report import Report
@@ -72,17 +68,17 @@ def compiled_graph(
     target = ours.pop() if ours else torch.device(device)  # type: ignore[arg-type]
     target = torch.device(target.type, target.index or 0)
     _C.ensure_open(target.index)  # the first use registers the kernels; a tensor would be a fake one here
-    if not install.active or not driver_of(target.index).driver.offers("launch"):
+    compiler = compiler_for(target.index)
+    if compiler is None:
         raise RuntimeError(
             f"{target} runs no compiled graphs: its driver has no compile, load and launch (see docs/kernels.md)"
         )
-    resolver = install.active[0]
     if any(where.type == target.type for where in found):
         served = served_by_template(module, target, options or GraphOptions())
         if served is not None:
             return served
         try:
-            graph = CompiledGraph(module, target, resolver, options)
+            graph = CompiledGraph(module, target, compiler, options)
         except (DataDependent, UnknownSize) as reason:
             # Right, only not faster: every op is an ordinary one.
             if options is not None and options.strict:
@@ -90,7 +86,7 @@ def compiled_graph(
             return None
         remember(graph)
         return graph
-    return OffloadedGraph(module, target, resolver, options)
+    return OffloadedGraph(module, target, compiler, options)
 
 
 def _devices(module: GraphModule) -> set[torch.device]:
@@ -185,15 +181,13 @@ class Backend:
         if graph is None:
             return make_boxed_func(module.forward)
         self.graphs.append(graph)
-        structure = graph.structures[0]
-        steps = structure.steps
+        calls = graph.structures[0].variant.kernel_calls
         if self.verbose:
             print(graph_text(module))
         if self.verbose or self.mode == "compile":
-            print(ir_text(steps))
+            print(ir_text(calls))
         if self.output_dir is not None:
-            notes = notes_of(module.graph, structure.lowered.nodes, structure.origins)
-            written = write_sources(steps, driver_of(graph.device.index).driver, self.output_dir, name, notes)
+            written = write_sources(graph, self.output_dir, name)
             if self.verbose:
                 print("\n".join(map(str, written)))
         return make_boxed_func(run if self.mode == "run" else module.forward)

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from bringup.graph.binding import Binding
 from bringup.graph.graph_ops import GRAPH_LOWERINGS
-from bringup.graph.lowered import GraphLowering, LoweredGraph
-from bringup.graph.structure import GraphStructure, limits_of, structure_of
+from bringup.graph.host_contents import brought_back, moved
+from bringup.graph.lowered import CONSTANTS, GraphLowering, LoweredGraph
+from bringup.graph.structure import GraphStructure, serving
+from bringup.graph.variants import limits_of, variant_of
 from bringup.lowering.registry import LOWERINGS, Lowering
-from bringup.lowering.resolve import Resolver, no_garbage_collection
+from bringup.lowering.resolve import KernelCompiler, no_garbage_collection
 
 #: Plans for exact sizes that a graph keeps.
 BINDINGS = 64
@@ -48,19 +51,19 @@ class CompiledGraph:
     traced_on: str | None = None
 
     def __init__(
-        self, module: GraphModule, device: torch.device, resolver: Resolver, options: GraphOptions | None = None
+        self, module: GraphModule, device: torch.device, compiler: KernelCompiler, options: GraphOptions | None = None
     ) -> None:
         self.module, self.device = module, device
         self.options = options or GraphOptions()
-        self._resolver = resolver
+        self._compiler = compiler
         self._lock = threading.Lock()
         self.structures: list[GraphStructure] = []
         self.bindings: OrderedDict[tuple[Any, ...], Binding] = OrderedDict()
         #: Arguments that are numbers (0-dim tensors on the CPU) and decided something in any of the structures.
         self._guarded: tuple[int, ...] = ()
         with no_garbage_collection():
-            first = self._structure({})
-        lowered = first.lowered
+            self.lowered = lowered = self._lower({})
+        #: Where the value of each dynamic size comes from: an argument and its dimension.
         self._sources = list(lowered.symbols.sources.values())
         self._constants = [_attribute(module, name) for name in lowered.constants]
         if not self._sources and not self._guarded:
@@ -76,29 +79,32 @@ class CompiledGraph:
         smallest = tuple(max(1, min(lowered.symbols.ranges[name][0], 2) - 1) for name in names)
         if not lowered.symbols.possible(smallest):
             return
-        if not any(s.holds(smallest, s.lowered.values(smallest, ())) for s in self.structures):
+        if serving(self.structures, smallest) is None:
             with no_garbage_collection():
-                self._structure(dict(zip(names, smallest)))
+                self._lower(dict(zip(names, smallest)))
 
     def _find(self, op: str) -> tuple[Lowering, int] | None:
-        found = self._resolver.definition_of(op)
+        found = self._compiler.definition_of(op)
         if found is not None:
             return found
         definition = GRAPH_LOWERINGS.get(op) or LOWERINGS.get(op)
         return None if definition is None else (definition, _ALL)
 
-    def _structure(self, hints: dict[str, Any]) -> GraphStructure:
+    def _lower(self, hints: dict[str, Any]) -> LoweredGraph:
+        """Adds a structure for sizes like these."""
         lowered = GraphLowering(self.module.graph, self.device, self._find, hints, self.traced_on).lowered
         if self.options.strict and lowered.eager:
-            raise NoLowering(_unsupported(lowered))
-        limits = limits_of(lowered.call.device) if self.options.fuse else None
-        structure = structure_of(lowered, self._resolver.load_all, limits)
+            heading = "these nodes of the graph have no kernel, and strict mode allows nothing else:"
+            raise NoLowering("\n".join([heading, *lowered.ordinary_ops()]))
+        device, sizes = lowered.call.device, list(lowered.call.trace.symbols)
+        variant = variant_of(lowered, limits_of(device) if self.options.fuse else None)
+        structure = GraphStructure(variant, sizes, device, self._compiler.load_all, lowered)
         self.structures.append(structure)
-        news = [n for n in lowered.guarded_numbers() if n not in self._guarded]
+        news = [n for n in structure.guarded if n not in self._guarded]
         if news:
             self._guarded += tuple(news)
             self.bindings.clear()  # their keys have fewer numbers
-        return structure
+        return lowered
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs the graph."""
@@ -115,25 +121,19 @@ class CompiledGraph:
             numbers = self._numbers(arguments)
             if (sizes, numbers) in self.bindings:
                 return self.bindings[sizes, numbers]
-            for structure in self.structures:
-                values = self._values(structure, sizes, numbers)
-                if structure.holds(sizes, values):
-                    break
-            else:
-                hints = dict(zip(self.structures[0].lowered.call.trace.symbols, sizes))
+            found = serving(self.structures, sizes, dict(zip(self._guarded, numbers)))
+            if found is None:
+                hints = dict(zip(self.structures[0].sizes, sizes))
                 hints |= {f"argument {n}": one.item() for n, one in enumerate(arguments) if _is_number(one)}
-                structure = self._structure(hints)
+                self._lower(hints)
                 numbers = self._numbers(arguments)  # the new structure may ask for more of them
-                values = self._values(structure, sizes, numbers)
-            binding = Binding(structure, sizes, values, self.device)
+                new = self.structures[-1]
+                found = new, new.values(sizes, dict(zip(self._guarded, numbers)))
+            binding = Binding(*found, sizes, self.device)
             self.bindings[sizes, numbers] = binding
             if len(self.bindings) > BINDINGS:
                 self.bindings.popitem(last=False)
             return binding
-
-    def _values(self, structure: GraphStructure, sizes: tuple[int, ...], numbers: tuple[Any, ...]) -> list[Any]:
-        known = dict(zip(self._guarded, numbers))
-        return structure.lowered.values(sizes, [known[n] for n in structure.lowered.guarded_numbers()])
 
 
 def _is_number(argument: Any) -> bool:
@@ -147,10 +147,22 @@ def _attribute(module: Any, path: str) -> torch.Tensor:
     return found
 
 
-def _unsupported(lowered: LoweredGraph) -> str:
-    lines = ["these nodes of the graph have no kernel, and strict mode allows nothing else:"]
-    for call in lowered.eager.values():
-        lines.append(f"  {call.name}: {call.target}: {call.reason}")
-        if call.stack:
-            lines.append("    " + call.stack.strip().replace("\n", "\n    "))
-    return "\n".join(lines)
+class OffloadedGraph(CompiledGraph):
+    """A compiled graph on CPU tensors: arguments go to the device, results and written arguments come back."""
+
+    traced_on = "cpu"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        with unset_fake_temporarily():  # a graph is compiled while PyTorch traces with fake tensors
+            self._constants = [constant.to(self.device) for constant in self._constants]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Runs the graph on the device."""
+        there = [moved(one, self.device) if isinstance(one, torch.Tensor) else one for one in arguments]
+        results = super().__call__(there)
+        for kind, n in self.lowered.written:
+            if kind == "tensor" and n < CONSTANTS:
+                with torch.no_grad():
+                    arguments[n].copy_(there[n])
+        return brought_back(results, there, arguments)

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-from bringup.graph.values import traced_tensors
+from bringup.graph.passes import traced_tensors
 
 _InductorWrapper: Any = torch._TorchCompileInductorWrapper  # untyped before torch 2.14
 

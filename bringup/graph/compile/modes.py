@@ -17,12 +17,13 @@ from torch.fx import GraphModule
 
 from bringup.compile.kernels import ForeignKernel
 from bringup.compile.rendering import rendered, target_of
-from bringup.driver import Driver
-from bringup.graph.fusion.steps import Step
-from bringup.graph.notes import comment
+from bringup.driver.in_use import driver_of
+from bringup.graph.compile.compiled import CompiledGraph
+from bringup.graph.compile.templates import SizedGraph
+from bringup.graph.notes import comment, notes_of
+from bringup.graph.program import KernelCall
 from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
-from bringup.lowering.call import Launch
 
 Mode: TypeAlias = Literal["trace", "compile", "codegen", "run", "eager"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -39,35 +40,30 @@ def _text(kernel: Kernel | ForeignKernel) -> str:
     return kernel.text if isinstance(kernel, ForeignKernel) else kernel_text(kernel)
 
 
-def kernels_of(steps: Sequence[Step]) -> list[Kernel | ForeignKernel]:
-    """Every kernel once, in order of first use."""
-    found: dict[str, Kernel | ForeignKernel] = {}
-    for step in steps:
-        if isinstance(step, Launch):
-            found.setdefault(_text(step.kernel), step.kernel)
-    return list(found.values())
+def ir_text(calls: Sequence[KernelCall]) -> str:
+    """The IR of every kernel, once, in order of first use."""
+    return "\n\n".join(dict.fromkeys(_text(call.kernel) for call in calls))
 
 
-def ir_text(steps: Sequence[Step]) -> str:
-    """The kernels' IR, and who launches what."""
-    return "\n\n".join(map(_text, kernels_of(steps)))
-
-
-def write_sources(
-    steps: Sequence[Step], driver: Driver, folder: Path, graph: str, notes: Sequence[str] = ()
-) -> list[Path]:
+def write_sources(graph: CompiledGraph | SizedGraph, folder: Path, name: str) -> list[Path]:
     """One file for each kernel, numbered in order of first use: ``graph0_03_addmm_gelu.c``. Above it stand the notes of
-    all steps that it serves; what is compiled has none, so that these share it."""
+    all calls that it serves; what is compiled has none, so that these share it."""
     folder.mkdir(parents=True, exist_ok=True)
+    target = target_of(driver_of(graph.device.index).driver)
+    lowered, variant = graph.structures[0].lowered, graph.structures[0].variant
+    assert lowered is not None
+    kernels: dict[str, Kernel | ForeignKernel] = {}
     said: dict[str, dict[str, None]] = {}
-    for step, note in zip(steps, notes):
-        if isinstance(step, Launch) and note:
-            said.setdefault(_text(step.kernel), {})[f"{comment(note)}\n"] = None
+    for call, note in zip(variant.calls, notes_of(graph.module.graph, lowered.nodes, lowered.fused.origins)):
+        if isinstance(call, KernelCall):
+            text = _text(call.kernel)
+            kernels.setdefault(text, call.kernel)
+            said.setdefault(text, {}).update({f"{comment(note)}\n": None} if note else {})
     written = []
-    for number, kernel in enumerate(kernels_of(steps)):
-        text = kernel.text if isinstance(kernel, ForeignKernel) else rendered(kernel, target_of(driver)).source.text
+    for number, (text, kernel) in enumerate(kernels.items()):
+        source = text if isinstance(kernel, ForeignKernel) else rendered(kernel, target).source.text
         safe = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)[:60]
-        path = folder / f"{graph}_{number:02}_{safe}.c"
-        path.write_text("".join(said.get(_text(kernel), ())) + text)
+        path = folder / f"{name}_{number:02}_{safe}.c"
+        path.write_text("".join(said[text]) + source)
         written.append(path)
     return written

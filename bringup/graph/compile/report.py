@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from bringup.graph.compile.compiled import CompiledGraph
 from bringup.graph.compile.templates import SizedGraph
-from bringup.lowering.call import Launch
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,12 @@ def report_of(graph: CompiledGraph | SizedGraph) -> GraphReport:
     """The numbers of a graph."""
     binding = next(reversed(graph.bindings.values()), None)
     structure = graph.structures[0] if binding is None else binding.structure
-    launches = [step for step in structure.steps if isinstance(step, Launch)]
     filled = [] if binding is None else [launch for launch in binding.filled.launches if launch is not None]
-    calls = structure.lowered.eager.values()
+    assert structure.lowered is not None
+    calls = structure.lowered.eager.values()  # in the order of the graph
     return GraphReport(
         nodes=sum(node.op == "call_function" for node in graph.module.graph.nodes),
-        launches=len(launches),
+        launches=len(structure.variant.kernel_calls),
         kernels=len({id(loaded) for loaded in structure.compiled if loaded is not None}),
         eager=tuple((f"{call.name} ({call.target})", call.reason) for call in calls),
         arena=0 if binding is None else binding.memory.arena,

@@ -33,7 +33,7 @@ class SizedGraph:
         self, template: CompiledGraph, sizes: dict[str, int], places: Sequence[int | None], kept: Sequence[int]
     ) -> None:
         self.template = template
-        sources = template.structures[0].lowered.symbols.sources
+        sources = template.lowered.symbols.sources
         self._sizes = tuple(sizes[name] for name in sources)
         numbers = {n: sizes[name] for name, (n, d) in sources.items() if d is None}
         #: For each argument of the template: which of ours it is, or the size that it is.
@@ -61,7 +61,7 @@ class SizedGraph:
 
 def remember(graph: CompiledGraph) -> None:
     """Offers a compiled graph to later ones; only graphs with dynamic sizes are worth it."""
-    if graph.structures[0].lowered.symbols.sources:
+    if graph.lowered.symbols.sources:
         skeleton = _Outline(graph.module).skeleton()
         with _lock:
             for key in list(_templates):
@@ -133,7 +133,7 @@ def _matched(template: CompiledGraph, theirs: _Outline, ours: _Outline) -> Sized
     kept = _aligned(theirs.results, ours.results)
     for n, result in zip(kept, ours.results):
         pair.same(theirs.results[n], result)
-    if not set(template.structures[0].lowered.symbols.sources) <= set(pair.sizes):
+    if not set(template.lowered.symbols.sources) <= set(pair.sizes):
         raise _Differs
     partner = dict(zip(theirs.nodes, ours.nodes))
     places = {node: n for n, node in enumerate(ours.placeholders)}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import bringup
 from bringup.graph.export.artifact import ArtifactError
-from bringup.graph.export.artifact_fields import MANY, fields, items, need, text, whole
 from bringup.graph.program import (
     INTEGER,
     ConstantSpec,
     Formulas,
+    GivenKind,
     GraphProgram,
-    InputSpec,
     KernelCall,
     Memory,
-    ResultSpec,
     SizeSymbol,
+    TensorSpec,
     Variant,
 )
 from bringup.ir.dtypes import DTYPES
@@ -27,10 +26,14 @@ from bringup.ir.index_json import BadFormula, from_json, to_json
 from bringup.ir.kernel import Kernel
 from bringup.ir.parser import parse
 from bringup.ir.printer import kernel_text
+from bringup.lowering.symbolic import RELATIONS
 
-RELATIONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_GIVEN = ("bits", "number", "seed", "offset")
+_RELATIONS = tuple(RELATIONS)
+_GIVEN = get_args(GivenKind)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+#: More sizes, launches or inputs than any model has.
+MANY = 1 << 20
+LARGEST = 1 << 62
 _MOST_DIMENSIONS = 64
 _MOST_TREE_DEPTH = 32
 _LONGEST_KERNEL = 1 << 22
@@ -41,14 +44,16 @@ _LONGEST_KERNEL = 1 << 22
 
 def manifest_of(program: GraphProgram) -> dict[str, Any]:
     """The program as JSON values."""
+    numbers: dict[str, int] = {}  # text of a kernel → its number
+    variants = [_variant(variant, numbers) for variant in program.variants]
     return {
         "bringup": bringup.__version__,
         "target": program.target,
         "sizes": [[s.name, s.low, s.high, s.input, s.dimension, s.example] for s in program.sizes],
         "inputs": [[i.name, i.dtype, _formulas(i.shape), _formulas(i.strides)] for i in program.inputs],
         "constants": [[c.name, c.dtype, list(c.shape), list(c.strides), c.state] for c in program.constants],
-        "kernels": [kernel_text(kernel) for kernel in program.kernels],
-        "variants": [_variant(variant) for variant in program.variants],
+        "kernels": list(numbers),
+        "variants": variants,
         "parameters": list(program.parameters),
         "takes": _tree(program.takes),
         "gives": _tree(program.gives),
@@ -60,7 +65,7 @@ def _formulas(formulas: Formulas) -> list[Any]:
     return [to_json(formula) for formula in formulas]
 
 
-def _variant(variant: Variant) -> dict[str, Any]:
+def _variant(variant: Variant, numbers: dict[str, int]) -> dict[str, Any]:
     return {
         "guards": [[relation, to_json(index)] for relation, index in variant.guards],
         "number_guards": [[n, relation, _constant(value)] for n, relation, value in variant.number_guards],
@@ -68,12 +73,12 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "temporaries": _formulas(variant.temporaries),
         "calls": [
             [
-                call.kernel,
+                numbers.setdefault(kernel_text(call.kernel), len(numbers)),  # type: ignore[arg-type]  # no foreign ones
                 [[*memory, to_json(offset)] for memory, offset in call.buffers],
                 _formulas(call.sizes),
                 [list(given) for given in call.params],
             ]
-            for call in variant.calls
+            for call in variant.kernel_calls
         ],
         "results": [
             [*r.memory, r.dtype, _formulas(r.shape), _formulas(r.strides), to_json(r.offset)] for r in variant.results
@@ -120,7 +125,8 @@ class _Reader:
         self._sizes = self._each(sizes, "sizes", lambda value, where: self._size(value, where, count))
         self._names = {size.name for size in self._sizes}
         need(len(self._names) == len(self._sizes), "sizes", "two have the same name")
-        self._inputs = self._each(inputs, "inputs", self._input)
+        self._before = len(items(constants, "constants"))
+        self._inputs = tuple(self._input(one, n) for n, one in enumerate(inputs))
         for n, size in enumerate(self._sizes):
             self._check_source(size, f"sizes[{n}]")
         self._constants = self._each(constants, "constants", self._a_constant)
@@ -137,7 +143,6 @@ class _Reader:
             self._sizes,
             self._inputs,
             self._constants,
-            self._kernels,
             read,
             names,
             self._arguments(takes),
@@ -173,11 +178,13 @@ class _Reader:
         need((given.dtype == INTEGER) == (size.dimension is None), where, "it comes from no such input")
         need(size.dimension is None or size.dimension < len(given.shape), where, "it comes from no such dimension")
 
-    def _input(self, value: Any, where: str) -> InputSpec:
+    def _input(self, value: Any, number: int) -> TensorSpec:
+        where = f"inputs[{number}]"
         name, dtype, shape, strides = items(value, where, 4, 4)
         if dtype != INTEGER:
             _dtype(dtype, where)
-        return InputSpec(text(name, where), dtype, *self._layout(shape, strides, where))
+        memory = ("tensor", self._before + number)
+        return TensorSpec(memory, dtype, *self._layout(shape, strides, where), name=text(name, where))
 
     def _a_constant(self, value: Any, where: str) -> ConstantSpec:
         name, dtype, shape, strides, state = items(value, where, 5, 5)
@@ -207,12 +214,12 @@ class _Reader:
 
     def _guard(self, value: Any, where: str) -> tuple[str, Index]:
         relation, formula = items(value, where, 2, 2)
-        need(relation in RELATIONS, where, "no relation")
+        need(relation in _RELATIONS, where, "no relation")
         return relation, self._formula(formula, where)
 
     def _number_guard(self, value: Any, where: str) -> tuple[int, str, bool | int | float]:
         number, relation, constant = items(value, where, 3, 3)
-        need(relation in RELATIONS, where, "no relation")
+        need(relation in _RELATIONS, where, "no relation")
         known = _read_constant(constant, where)
         need(type(known) in (bool, int, float) and known == known, where, "no number")
         return whole(number, where, 0, len(self._numbers) - 1), relation, known
@@ -246,13 +253,13 @@ class _Reader:
             need(kind in _GIVEN, where, "no kind of argument")
             most = {"bits": (1 << 64) - 1, "number": len(self._numbers) - 1}.get(kind, self._draws - 1)
             given.append((kind, whole(bits, where, 0, most)))
-        return KernelCall(number, tuple(places), self._each(sizes, where, self._formula), tuple(given))
+        return KernelCall(kernel, tuple(places), self._each(sizes, where, self._formula), tuple(given))
 
-    def _result(self, value: Any, where: str) -> ResultSpec:
+    def _result(self, value: Any, where: str) -> TensorSpec:
         kind, number, dtype, shape, strides, offset = items(value, where, 6, 6)
         memory = self._memory(kind, number, where)
         layout = self._layout(shape, strides, where)
-        return ResultSpec(memory, _dtype(dtype, where), *layout, self._formula(offset, where))
+        return TensorSpec(memory, _dtype(dtype, where), *layout, self._formula(offset, where))
 
     # ---- inputs and outputs ----
 
@@ -329,3 +336,61 @@ def _read_constant(value: Any, where: str) -> Any:
             raise ArtifactError(f"manifest: {where}: no number") from error
     need(value is None or type(value) in (bool, int, str), where, "no constant")
     return value
+
+
+# ---- values that are believed only after a look: each reader says what it wanted and where ----
+
+
+def need(good: bool, where: str, what: str) -> None:
+    """An ArtifactError unless ``good``.
+
+    >>> need(False, "inputs[0]", "no dtype")
+    Traceback (most recent call last):
+    bringup.graph.export.artifact.ArtifactError: manifest: inputs[0]: no dtype
+    """
+    if not good:
+        raise ArtifactError(f"manifest: {where}: {what}")
+
+
+def whole(value: Any, where: str, low: int = 0, high: int = LARGEST) -> int:
+    """An integer in a range.
+
+    >>> whole(3, "version")
+    3
+    """
+    need(type(value) is int and low <= value <= high, where, f"wanted a whole number in {low}…{high}")
+    number: int = value
+    return number
+
+
+def text(value: Any, where: str, longest: int = 200) -> str:
+    """A string.
+
+    >>> text("x", "name")
+    'x'
+    """
+    need(type(value) is str and len(value) <= longest, where, f"wanted a text of at most {longest} characters")
+    found: str = value
+    return found
+
+
+def items(value: Any, where: str, least: int = 0, most: int = MANY) -> list[Any]:
+    """A list.
+
+    >>> items([1, 2], "pair", 2, 2)
+    [1, 2]
+    """
+    counted = str(least) if least == most else f"{least}…{most}"
+    need(type(value) is list and least <= len(value) <= most, where, f"wanted a list of {counted}")
+    found: list[Any] = value
+    return found
+
+
+def fields(value: Any, where: str, *names: str) -> list[Any]:
+    """The values of an object that has these keys and no others.
+
+    >>> fields({"b": 2, "a": 1}, "object", "a", "b")
+    [1, 2]
+    """
+    need(type(value) is dict and set(value) == set(names), where, f"wanted an object with the keys {', '.join(names)}")
+    return [value[name] for name in names]

@@ -19,7 +19,7 @@ from bringup.graph.bare_metal.project import write_project
 from bringup.graph.bare_metal.sources import Model
 from bringup.graph.bare_metal.static_program import StaticProgram, static_program
 from bringup.graph.export.decompositions import batch_norm_in_evaluation
-from bringup.graph.export.export import constant_bytes, program_of
+from bringup.graph.export.export import ProgramMaking, constant_bytes
 from bringup.graph.export.targets import export_target, tracing_device
 from bringup.graph.export.trace import TracedModel
 from bringup.graph.host_contents import Contents
@@ -168,25 +168,17 @@ def program_from_graph(
     for node, value in zip(places, given):
         if not isinstance(value, torch.Tensor):  # a size: it is written in wherever it was used
             graph.erase_node(node)
-    inputs = [n.name for at, n in enumerate(places) if at not in static and isinstance(given[at], torch.Tensor)]
     output = next(node for node in graph.nodes if node.op == "output")
     gives = output.args[0]
     results = [one for one in gives if isinstance(one, torch.fx.Node)]  # type: ignore[union-attr]
     output.args = (results,)
     traced.recompile()
-    model = TracedModel(
-        module=traced,
-        constants={node.name: value for node, _, value in constants},
-        names={node.name: name for node, name, _ in constants},
-        inputs=list(inputs),
-        updates=[],
-        fixed={},
-        takes=(tuple(range(len(inputs))), {}),
-        gives=list(range(len(results))),
-        parameters=tuple(inputs),
-        ranges={},
+    values = {node.name: value for node, _, value in constants}
+    names = {node.name: name for node, name, _ in constants}
+    making = ProgramMaking(
+        TracedModel(traced, values, names), tracing_device(), TARGET, traced_on="cpu", fold_batch_norm=fold_batch_norm
     )
-    program, tensors = program_of(model, tracing_device(), TARGET, traced_on="cpu", fold_batch_norm=fold_batch_norm)
+    program, tensors = making.program()
     made = (
         _Made(getattr(torch, result.dtype), tuple(evaluate_sizes(stride, {}) for stride in result.strides))
         for result in program.variants[0].results

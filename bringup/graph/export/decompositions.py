@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bringup.graph.decompositions import decompositions
+from bringup.graph.decompositions import by_overload, decompositions
 from bringup.graph.effects import inverse, solve
+from bringup.lowering.registry import Defined, define
 
 
+@define("export decomposition", "aten::_native_batch_norm_legit_no_training")
 def batch_norm_in_evaluation(
     x: Tensor,
     weight: Tensor | None,
@@ -45,6 +47,8 @@ def _scaled(x: Tensor, size: Sequence[int] | None, factors: Sequence[float] | No
     return [n * int(f) if f == int(f) else torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors)]
 
 
+# PyTorch keeps these two whole, for backends that want to see them so.
+@define("export decomposition", "aten::upsample_bilinear2d.vec")
 def upsample_bilinear(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
     """The overload that takes a size or factors, as the one that takes both."""
     made: Tensor = torch.ops.aten.upsample_bilinear2d(
@@ -53,10 +57,15 @@ def upsample_bilinear(x: Tensor, size: Any, align_corners: bool, factors: Any) -
     return made
 
 
+@define("export decomposition", "aten::upsample_nearest2d.vec")
 def upsample_nearest(x: Tensor, size: Any, factors: Any) -> Tensor:
     """The same for the nearest element."""
     made: Tensor = torch.ops.aten.upsample_nearest2d(x, _scaled(x, size, factors), *(factors or (None, None)))
     return made
+
+
+define("export decomposition", "aten::linalg_inv", "aten::inverse")(inverse)
+define("export decomposition", "aten::linalg_solve")(solve)
 
 
 def table() -> dict[Any, Callable[..., Any]]:
@@ -66,15 +75,4 @@ def table() -> dict[Any, Callable[..., Any]]:
         for op, function in torch.export.default_decompositions().items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     }
-    aten = torch.ops.aten
-    return {
-        **composite,
-        **decompositions(),
-        aten._native_batch_norm_legit_no_training.default: batch_norm_in_evaluation,
-        aten.linalg_inv.default: inverse,
-        aten.inverse.default: inverse,
-        aten.linalg_solve.default: solve,
-        # PyTorch keeps these two whole, for backends that want to see them so.
-        aten.upsample_bilinear2d.vec: upsample_bilinear,
-        aten.upsample_nearest2d.vec: upsample_nearest,
-    }
+    return {**composite, **decompositions(), **by_overload(Defined("export decomposition"))}

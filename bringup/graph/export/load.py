@@ -19,11 +19,11 @@ from bringup.graph.export.artifact_manifest import program_from
 from bringup.graph.export.containers import Leaf, built
 from bringup.graph.export.loaded_arguments import Arguments
 from bringup.graph.export.loaded_bounds import BoundsCheck
-from bringup.graph.export.loaded_structures import structures_of
-from bringup.graph.export.targets import kernel_device
-from bringup.graph.program import INTEGER, GraphProgram, InputSpec, SizeSymbol, Variant, span
-from bringup.graph.structure import GraphStructure
+from bringup.graph.export.targets import compiler_of, kernel_device
+from bringup.graph.program import GraphProgram, SizeSymbol, TensorSpec, span
+from bringup.graph.structure import GraphStructure, serving
 from bringup.ir.index import evaluate_sizes
+from bringup.ir.verify_error import VerifyError
 from bringup.lowering.resolve import no_garbage_collection
 
 #: Plans for exact sizes that a model keeps.
@@ -54,7 +54,6 @@ class ModelReport:
 @dataclass(frozen=True)
 class _Bound:
     binding: Binding
-    variant: Variant
     #: Strides that inputs must have.
     layouts: list[tuple[int, ...] | None]
 
@@ -66,13 +65,15 @@ class LoadedModel:
     """
 
     def __init__(self, program: GraphProgram, constants: Sequence[Tensor], device: torch.device) -> None:
-        from bringup.lowering import install
-
         self.device = device
         self._program, self._constants = program, list(constants)
         self._arguments = Arguments(program, device)
+        load_all, names = compiler_of(device).load_all, [size.name for size in program.sizes]
         with no_garbage_collection():
-            self._structures = structures_of(program, device, install.active[0].load_all)
+            try:
+                self._structures = [GraphStructure(one, names, device.index, load_all) for one in program.variants]
+            except VerifyError as error:
+                raise ArtifactError(f"a kernel breaks a rule: {error}") from error
         self._bindings: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -87,7 +88,7 @@ class LoadedModel:
         return {size.name: size for size in self._program.sizes}
 
     @property
-    def input_specs(self) -> tuple[InputSpec, ...]:
+    def input_specs(self) -> tuple[TensorSpec, ...]:
         """Name, dtype, shape and strides of every input."""
         return self._program.inputs
 
@@ -121,18 +122,14 @@ class LoadedModel:
             raise TypeError(f"this model has no size '{unknown[0]}'; it has {', '.join(known) or 'none'}")
         numbers = {name: sizes.get(name, size.example) for name, size in known.items()}
         binding = self._bound(tuple(numbers.values())).binding
-        launches = [
-            (step.kernel.name, filled)  # type: ignore[union-attr]
-            for step, filled in zip(binding.structure.steps, binding.filled.launches)
-            if filled is not None
-        ]
+        launches = [launch for launch in binding.filled.launches if launch is not None]
         return ModelReport(
             sizes=numbers,
-            kernels=tuple(name for name, _ in launches),
+            kernels=tuple(call.kernel.name for call in binding.structure.variant.kernel_calls),
             arena_bytes=binding.memory.arena,
             weight_bytes=sum(span(t.shape, t.stride()) * t.itemsize for t in self._constants),
-            flops=float(sum(filled.flops for _, filled in launches)),
-            moved_bytes=float(sum(filled.bytes for _, filled in launches)),
+            flops=float(sum(launch.flops for launch in launches)),
+            moved_bytes=float(sum(launch.bytes for launch in launches)),
         )
 
     def __repr__(self) -> str:
@@ -156,10 +153,12 @@ class LoadedModel:
                     results = bound.binding.run([*self._constants, *given], ())
                     for constant, result in self._program.updates:
                         self._constants[constant].copy_(results[result])
-            return self._given_back(results, bound.variant, sizes, host=from_host and bool(given))
+            return self._given_back(results, bound.binding.structure, sizes, host=from_host and bool(given))
 
-    def _given_back(self, results: Sequence[Tensor], variant: Variant, sizes: Sequence[int], host: bool) -> Any:
-        known = {size.name: number for size, number in zip(self._program.sizes, sizes)}
+    def _given_back(
+        self, results: Sequence[Tensor], structure: GraphStructure, sizes: Sequence[int], host: bool
+    ) -> Any:
+        known = self._program.named(sizes)
 
         def leaf(one: Leaf) -> Any:
             kind, content = one
@@ -170,7 +169,7 @@ class LoadedModel:
             result = results[content]
             if host:
                 return result.cpu()
-            memory = variant.results[content].memory
+            memory = structure.variant.results[content].memory
             # A caller who changes a result in place changes no weight.
             return result.clone() if memory[0] == "tensor" and memory[1] < len(self._constants) else result
 
@@ -181,41 +180,22 @@ class LoadedModel:
             if sizes in self._bindings:
                 return self._bindings[sizes]
             try:
-                structure, variant, values = self._serving(sizes)
+                found = serving(self._structures, sizes)
             except ZeroDivisionError as error:
                 raise ArtifactError("a guard divides by 0") from error
+            if found is None:
+                shown = ", ".join(f"{name} = {n}" for name, n in self._program.named(sizes).items())
+                raise ValueError(
+                    f"this model was not lowered for {shown}: of ranges as large as its, only a sample of sizes is. "
+                    "Export it with a smaller range"
+                )
             layouts = self._arguments.layouts(sizes)
-            BoundsCheck(self._program, variant, sizes, self._input_bytes(sizes, layouts)).run()
-            bound = _Bound(Binding(structure, sizes, values, self.device), variant, layouts)
+            BoundsCheck(self._program, found[0].variant, sizes).run()
+            bound = _Bound(Binding(*found, sizes, self.device), layouts)
             self._bindings[sizes] = bound
             if len(self._bindings) > BINDINGS:
                 self._bindings.popitem(last=False)
             return bound
-
-    def _serving(self, sizes: tuple[int, ...]) -> tuple[GraphStructure, Variant, list[Any]]:
-        """The structure whose guards some sizes answer, and what its numbers are."""
-        for structure, variant in zip(self._structures, self._program.variants):
-            values = structure.lowered.values(sizes, ())
-            if structure.holds(sizes, values):
-                return structure, variant, values
-        shown = ", ".join(f"{size.name} = {n}" for size, n in zip(self._program.sizes, sizes))
-        raise ValueError(
-            f"this model was not lowered for {shown}: of ranges as large as its, only a sample of sizes is. "
-            "Export it with a smaller range"
-        )
-
-    def _input_bytes(self, sizes: Sequence[int], layouts: Sequence[tuple[int, ...] | None]) -> list[int]:
-        known = {size.name: number for size, number in zip(self._program.sizes, sizes)}
-        found = []
-        for spec, strides in zip(self._program.inputs, layouts):
-            if spec.dtype == INTEGER or strides is None:
-                found.append(0)
-                continue
-            shape = [evaluate_sizes(extent, known) for extent in spec.shape]
-            if any(number < 0 for number in (*shape, *strides)):
-                raise ArtifactError(f"input '{spec.name}' has negative sizes or strides")
-            found.append(span(shape, strides) * getattr(torch, spec.dtype).itemsize)
-        return found
 
 
 def load(path: str | PathLike[str], device: str | torch.device | None = None) -> LoadedModel:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bringup.graph.export.artifact import ArtifactError
 from bringup.graph.export.containers import Leaf, matched
-from bringup.graph.program import INTEGER, GraphProgram, InputSpec
+from bringup.graph.program import INTEGER, GraphProgram, TensorSpec
 from bringup.ir.index import Index, evaluate_sizes
 from bringup.ir.printer import index_text
 
@@ -77,7 +77,7 @@ class Arguments:
         if value.ndim != len(spec.shape):
             raise ValueError(f"{where} has the shape {self._words(spec)}, not {list(value.shape)}")
 
-    def _words(self, spec: InputSpec) -> str:
+    def _words(self, spec: TensorSpec) -> str:
         """A shape, and what the names in it may be."""
         ranges = [f"{size.name} = {size.words}" for size in self._program.sizes]
         shape = f"[{', '.join(map(index_text, spec.shape))}]"
@@ -96,7 +96,7 @@ class Arguments:
                     f"exported for {size.words}"
                 )
             sizes.append(number)
-        known = {size.name: number for size, number in zip(self._program.sizes, sizes)}
+        known = self._program.named(sizes)
         for spec, value in zip(self._program.inputs, inputs):
             if spec.dtype != INTEGER and list(value.shape) != _numbers(spec.shape, known):
                 raise ValueError(f"input '{spec.name}' has the shape {self._words(spec)}, not {list(value.shape)}")
@@ -104,7 +104,7 @@ class Arguments:
 
     def layouts(self, sizes: Sequence[int]) -> list[tuple[int, ...] | None]:
         """The strides that kernels expect of each input; None for an integer."""
-        known = {size.name: number for size, number in zip(self._program.sizes, sizes)}
+        known = self._program.named(sizes)
         return [None if i.dtype == INTEGER else tuple(_numbers(i.strides, known)) for i in self._program.inputs]
 
     def on_device(self, value: Any, strides: tuple[int, ...] | None) -> Any:

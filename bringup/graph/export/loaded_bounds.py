@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bringup.graph.export.artifact import ArtifactError
-from bringup.graph.program import GraphProgram, Memory, Variant
+from bringup.graph.program import INTEGER, GraphProgram, Memory, Variant, span
 from bringup.ir.dtypes import DTYPES
 from bringup.ir.index import Index, evaluate_sizes
 from bringup.ir.kernel import Kernel
@@ -20,20 +20,27 @@ _LARGEST = 1 << 48  # bytes: no arithmetic of a kernel's addresses comes near 64
 class BoundsCheck:
     """The checks of one variant for exact sizes; ``nbytes`` says how large each memory is."""
 
-    def __init__(self, program: GraphProgram, variant: Variant, sizes: Sequence[int], inputs: Sequence[int]) -> None:
+    def __init__(self, program: GraphProgram, variant: Variant, sizes: Sequence[int]) -> None:
         self._program, self._variant = program, variant
-        self._sizes = {size.name: value for size, value in zip(program.sizes, sizes)}
+        self._sizes = program.named(sizes)
         self._nbytes: dict[Memory, int] = {}
-        given = [_constant_bytes(program, n) for n in range(len(program.constants))] + list(inputs)
-        self._nbytes.update({("tensor", n): nbytes for n, nbytes in enumerate(given)})
+        for n, constant in enumerate(program.constants):
+            self._nbytes["tensor", n] = span(constant.shape, constant.strides) * DTYPES[constant.dtype].size
+        for spec in program.inputs:
+            shape, strides = ([self._number(one, self._sizes) for one in some] for some in (spec.shape, spec.strides))
+            if any(number < 0 for number in (*shape, *strides)):
+                raise ArtifactError(f"input '{spec.name}' has negative sizes or strides")
+            if spec.dtype != INTEGER:
+                self._nbytes[spec.memory] = span(shape, strides) * DTYPES[spec.dtype].size
         for n, formula in enumerate(variant.temporaries):
             # A negative number is an empty memory, as for sizes of 0.
             self._nbytes["temporary", n] = max(0, self._number(formula, self._sizes))
 
     def run(self) -> None:
         """Raises ArtifactError for the first tensor outside of its memory."""
-        for call in self._variant.calls:
-            kernel = self._program.kernels[call.kernel]
+        for call in self._variant.kernel_calls:
+            kernel = call.kernel
+            assert isinstance(kernel, Kernel), "files hold kernels of the IR only"
             sizes = self._kernel_sizes(kernel, call.sizes)
             for buffer, (memory, offset) in zip(kernel.buffers, call.buffers):
                 start = self._number(offset, self._sizes)
@@ -99,10 +106,3 @@ def _sizes_in(tree: Any) -> Iterator[Index]:
         return
     for part in tree[1:]:
         yield from _sizes_in(part[1] if tree[0] == "dict" else part)
-
-
-def _constant_bytes(program: GraphProgram, number: int) -> int:
-    from bringup.graph.program import span
-
-    constant = program.constants[number]
-    return span(constant.shape, constant.strides) * DTYPES[constant.dtype].size

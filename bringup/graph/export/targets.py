@@ -22,6 +22,8 @@ from bringup.driver import in_use
 from bringup.graph.export.artifact import write_artifact
 from bringup.graph.export.artifact_manifest import manifest_of
 from bringup.graph.program import GraphProgram
+from bringup.lowering.install import compiler_for
+from bringup.lowering.resolve import KernelCompiler
 
 Write = Callable[..., None]
 #: What this machine's CPU is as a driver.
@@ -99,12 +101,18 @@ def kernel_device(device: torch.device) -> torch.device:
     if device.type != in_use.device_type():
         raise ValueError(f"'{device}': exported models run on devices of type '{in_use.device_type()}'")
     device = torch.device(device.type, device.index or 0)
-    driver = in_use.driver_of(device.index)
     torch.empty(0, device=device)  # the first use opens the device and registers its kernels
-    if not driver.driver.offers("compile"):
-        hint = ": BRINGUP_SIM=mode=kernels" if driver.name == _HOST_DRIVER else ""
-        raise RuntimeError(f"{device}: its driver compiles no kernels, so no exported model runs there{hint}")
+    compiler_of(device)
     return device
+
+
+def compiler_of(device: torch.device) -> KernelCompiler:
+    """What compiles for an open device; an error if its driver compiles no kernels."""
+    compiler = compiler_for(device.index)
+    if compiler is None:
+        hint = ": BRINGUP_SIM=mode=kernels" if in_use.driver_of(device.index).name == _HOST_DRIVER else ""
+        raise RuntimeError(f"{device}: its driver compiles no kernels, so no exported model runs there{hint}")
+    return compiler
 
 
 def write_file(

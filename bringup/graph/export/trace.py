@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from bringup.graph.export.decompositions import table
 from bringup.graph.export.dims import without_ones
+from bringup.graph.passes import fake_mode
 from bringup.graph.ways_out import ways_out
 
 
@@ -36,18 +37,18 @@ class TracedModel:
     #: Placeholder → what the user calls it.
     names: dict[str, str]
     #: Placeholders of inputs, in order; None for an argument that became a constant of the graph.
-    inputs: list[str | None]
+    inputs: Sequence[str | None] = ()
     #: Buffers that the model changes, as placeholders, in the order of the graph's first results.
-    updates: list[str]
+    updates: Sequence[str] = ()
     #: Values of the arguments that became constants, by their place among the inputs.
-    fixed: dict[int, Any]
+    fixed: Mapping[int, Any] = field(default_factory=dict)
     #: The arguments and keyword arguments, and what came out, with their leaves replaced by numbers.
-    takes: Any
-    gives: Any
+    takes: Any = ((), {})
+    gives: Any = ()
     #: Names of the positional parameters.
-    parameters: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
     #: Symbol → (smallest, largest or None).
-    ranges: dict[str, tuple[int, int | None]]
+    ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
 
 
 def trace(
@@ -211,10 +212,7 @@ def show_aliases(graph: torch.fx.Graph) -> None:
     torch.export's placeholders carry other traced tensors than those that its ops were traced with.
     """
     values: dict[torch.fx.Node, Any] = {}
-    shown = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
-    modes = {value.fake_mode for value in shown if isinstance(value, torch._subclasses.FakeTensor)}
-    mode = modes.pop() if modes else contextlib.nullcontext()
-    with mode:
+    with fake_mode(graph):
         for node in graph.nodes:
             if node.op == "placeholder":
                 values[node] = node.meta.get("val")

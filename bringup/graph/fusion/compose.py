@@ -12,23 +12,12 @@ from typing import TypeAlias
 
 from bringup.graph.fusion.mixed_radix import Place, cuts, same_point
 from bringup.graph.fusion.piece import Access, Piece, Workshop
-from bringup.graph.fusion.recompute_cost import weight
 from bringup.graph.fusion.regrid import demoted, renamed, split
 from bringup.graph.fusion.steps import Memory, Refused, Rule, need
 from bringup.ir.expr import Load
 from bringup.ir.index import AxisVar, Index, Int
 from bringup.ir.kernel import Axis, Contract, Loop, Reduce, Scan
-from bringup.ir.walk import own_values, subexpressions
-
-#: Bytes of scratch for a row whose elements lie apart: vectors run across such rows, each lane with scratch of its own.
-ACROSS = 4096
-#: How many of the lanes must be in use where every lane is expensive.
-_FULL = 0.75
-#: Loops inside a grid point that are shorter than this are slower than a grid of vectors.
-_SHORT = 16
-#: A grid of fewer points than _FEW, each with more than _LONG steps, leaves threads idle.
-_FEW, _LONG = 8, 8192
-
+from bringup.ir.walk import subexpressions
 
 Vanishes: TypeAlias = Callable[[Memory], bool]
 
@@ -128,15 +117,16 @@ def check_rows(shop: Workshop, before: Piece, after: Sequence[Axis], siblings: b
     if not before.axes or not after or before.axes[-1].extent == after[-1].extent:
         return
     row = shop.formulas.hint(after[-1].extent)
-    full = row / (-(-row // shop.lanes) * shop.lanes) if row else 1.0
-    expensive = siblings or weight(value for stmt in before.statements for value in own_values(stmt)).expensive
-    need(not expensive or full >= _FULL, Rule.LOOPS, f"rows of {row} elements leave vectors half empty")
+    lanes = shop.limits.lanes
+    full = row / (-(-row // lanes) * lanes) if row else 1.0
+    expensive = siblings or shop.weight(before.statements).expensive
+    need(not expensive or full >= shop.limits.full, Rule.LOOPS, f"rows of {row} elements leave vectors half empty")
 
 
 def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside: Place) -> None:
     """Refuses to take axes of a piece off the grid where that is wrong or slow. ``inside``: where the other piece,
     which has the smaller grid, touches the link's memory."""
-    hint = shop.formulas.hint
+    hint, limits = shop.formulas.hint, shop.limits
     gone = [axis for axis in piece.axes if axis.name not in keep]
     need(not piece.contraction, Rule.LOOPS, "a contraction needs its whole grid")
     need(piece.straight and not piece.ordered, Rule.LOOPS, "a kernel with loops of its own keeps its grid")
@@ -145,16 +135,18 @@ def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside
     steps, points = shop.steps(gone), shop.steps([axis for axis in piece.axes if axis.name in keep])
     own = [hint(digit.extent) for digit in inside.digits if _name(digit.atom) not in other.grid]
     same = sorted(own) == sorted(hint(axis.extent) for axis in gone)
-    need(same or steps >= _SHORT or points == 1, Rule.LOOPS, f"loops of {steps} steps are too short for a grid point")
-    need(bool(keep) or steps <= _LONG, Rule.LOOPS, "one grid point would do all the work")
+    enough = same or steps >= limits.short or points == 1
+    need(enough, Rule.LOOPS, f"loops of {steps} steps are too short for a grid point")
+    need(bool(keep) or steps <= limits.long, Rule.LOOPS, "one grid point would do all the work")
     loops = max((shop.steps(_axes(s)) for s in other.statements if _axes(s)), default=1)
-    need(points >= _FEW or steps <= max(_LONG, 4 * loops), Rule.LOOPS, f"{points} grid points would do all the work")
+    spread = points >= limits.few or steps <= max(limits.long, 4 * loops)
+    need(spread, Rule.LOOPS, f"{points} grid points would do all the work")
     if piece.axes and piece.axes[-1].name in keep:
         walks = any(isinstance(s, Loop) and hint(s.axis.extent) == steps for s in other.statements)
         need(walks, Rule.LOOPS, "the rows of one kernel are the columns of the other")
         # exp before a softmax over 2048 channels: 1.06 times as slow as apart.
-        expensive = weight(value for stmt in piece.statements for value in own_values(stmt)).expensive
-        need(not expensive or steps * 4 <= ACROSS, Rule.SCRATCH, f"columns of {steps} values are too long for scratch")
+        short = not shop.weight(piece.statements).expensive or steps * 4 <= limits.across_bytes
+        need(short, Rule.SCRATCH, f"columns of {steps} values are too long for scratch")
 
 
 def _axes(stmt: object) -> tuple[Axis, ...]:

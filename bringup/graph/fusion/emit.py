@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bringup.graph.fusion.compose import ACROSS
 from bringup.graph.fusion.formulas import exact_quotient
 from bringup.graph.fusion.mixed_radix import Place, place
 from bringup.graph.fusion.piece import Piece, View, Workshop, accesses
@@ -170,7 +169,7 @@ class _Row:
 
     def local(self, room: int) -> Local | None:
         """Scratch for the row, which it uses from now on; None if there is no room."""
-        allowed = room if self.step == Int(1) else min(room, ACROSS)
+        allowed = room if self.step == Int(1) else min(room, self.shop.limits.across_bytes)
         if isinstance(self.extent, Int) and self.extent.value * self.view.dtype.size <= allowed:
             self.scratch = Local(self.shop.fresh("l"), self.view.dtype, (self.extent.value,))
         return self.scratch

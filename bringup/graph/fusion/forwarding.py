@@ -21,11 +21,6 @@ from bringup.ir.walk import Substitution, all_values, bridges, indices_of, own_v
 #: The last value stored to an allocation at this point, and to which of its elements.
 Known = dict[Memory, tuple[Index, Expr]]
 
-#: Operations that may be done once more in each further pass over a row instead of keeping the row.
-_AGAIN = 24
-#: Nodes of an expression that is written out where it is used.
-_LONGEST = 300
-
 
 def settled(shop: Workshop, piece: Piece, needed: Callable[[Memory], bool]) -> Piece:
     """The piece with as little memory traffic as its loops allow; ``needed``: memory that must hold its value after."""
@@ -147,7 +142,7 @@ class _Settling:
                 if isinstance(one, Let):
                     count = sum(size.get(p.name, 1) if isinstance(p, Name) else 1 for p in subexpressions(one.value))
                     size[one.name] = count
-                    if count <= _LONGEST:
+                    if count <= self.shop.limits.expression:
                         names[one.name] = Substitution(names=names).value(one.value)
                     continue
                 assert isinstance(one, Store)
@@ -199,10 +194,10 @@ class _Settling:
             if self.shop.steps(access.axes) * 2 > steps:
                 passes.add(at)
             repeated = repeated or any(axis.name not in own.axes for axis in access.axes)
-        cost = weight([found.value])
+        cost = weight([found.value], self.shop.limits.slow)
         once = len(passes) <= 1 and not (repeated and passes)
         again = max(len(passes) - 1, 0) * (cost.operations + cost.loads)
-        if not once and (cost.expensive or repeated or again > _AGAIN):
+        if not once and (cost.expensive or repeated or again > self.shop.limits.row_operations):
             return None
         checks = any(bridges(index) for where in points.values() for index in where.values())
         if checks and not any(isinstance(p, Load) for p in subexpressions(found.value)):

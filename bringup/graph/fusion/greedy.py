@@ -13,21 +13,16 @@ from bringup.graph.fusion.forwarding import checks, settled
 from bringup.graph.fusion.inline import formula_of, inlined, profitable
 from bringup.graph.fusion.order import Order, bits
 from bringup.graph.fusion.piece import Piece, Workshop
-from bringup.graph.fusion.recompute_cost import weight
 from bringup.graph.fusion.regrid import renamed
 from bringup.graph.fusion.steps import Decision, Fused, Memory, Opaque, Refused, Rule, Step, need
 from bringup.ir.expr import Load
 from bringup.ir.index import Index
 from bringup.ir.kernel import Contract, Kernel
 from bringup.ir.verify import VerifyError, verify
-from bringup.ir.walk import own_values, subexpressions
+from bringup.ir.walk import subexpressions
 from bringup.lowering.call import Launch
 from bringup.targets.target import FusionLimits
 
-#: Statements of a kernel: compilers take more than their share of time for more.
-_STATEMENTS = 200
-#: Elements of a kernel that takes no longer than its launch.
-_SMALL = 4096
 #: Pointers of the smallest kernels that are tried again when a larger one is refused in the end.
 _FEWEST = 4
 #: How many of the latest readers of an allocation a new one is tried with.
@@ -67,7 +62,7 @@ class _Fusing:
     taken: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.shop = Workshop(Formulas(self.symbols), self.limits.lanes)
+        self.shop = Workshop(Formulas(self.symbols), self.limits)
         self.reads: list[set[Memory]] = []
         self.writes: list[set[Memory]] = []
         #: How many steps had written to an allocation when a step ran: equal numbers, equal contents.
@@ -176,7 +171,7 @@ class _Fusing:
                 return False
             if any(other is None or other.straight or other.contraction for other in readers):
                 return False
-        return not weight(value for stmt in second.statements for value in own_values(stmt)).expensive
+        return not self.shop.weight(second.statements).expensive
 
     def _composed(self, first: Piece, second: Piece, memories: frozenset[Memory], stores: bool) -> Piece:
         check_kinds(first, second)
@@ -196,9 +191,9 @@ class _Fusing:
         buffers = {access.buffer for access in piece.accesses if access.buffer in self.shop.views}
         used = [name for name in buffers if not self._vanishes(self.shop.views[name].memory, members)]
         need(
-            len(piece.statements) <= _STATEMENTS,
+            len(piece.statements) <= self.limits.statements,
             Rule.LIMITS,
-            f"more than {_STATEMENTS} statements take long to compile",
+            f"more than {self.limits.statements} statements take long to compile",
         )
         need(len(used) <= self.limits.pointers, Rule.LIMITS, f"{len(used)} buffers, {self.limits.pointers} are allowed")
         scratch = sum(local.nbytes for local in piece.locals)
@@ -252,7 +247,7 @@ class _Fusing:
         formula = formula_of(self.shop, first, memory)
         loads = {p.buffer: p.type.size for p in subexpressions(formula.value) if isinstance(p, Load)}
         extra = sum(loads.values()) - self.shop.views[formula.store.buffer].dtype.size
-        profitable(result, once, vanishes, extra, many=self.shop.steps(second.axes) // max(points, 1))
+        profitable(result, self.limits, once, vanishes, extra, many=self.shop.steps(second.axes) // max(points, 1))
         self._check_size(result.piece)
         return result.piece
 
@@ -321,7 +316,7 @@ class _Fusing:
         latest: dict[tuple[Index, ...], int] = {}
         for number in sorted(self.pieces):
             piece = self.pieces[number]
-            if not piece.straight or piece.ordered or not piece.axes or self.shop.steps(piece.axes) > _SMALL:
+            if not piece.straight or piece.ordered or not piece.axes or self.shop.steps(piece.axes) > self.limits.small:
                 continue
             shape = tuple(axis.extent for axis in piece.axes)
             other = latest.get(shape)

@@ -16,13 +16,7 @@ from bringup.ir.guards import guard_facts
 from bringup.ir.index import AxisVar, Index, Int
 from bringup.ir.kernel import Axis, Contract, Let, Store
 from bringup.ir.walk import Substitution, bridges, subexpressions
-
-#: Steps of an innermost loop beside which one value, computed before the loop, does not show.
-_OFTEN = 64
-#: Operations that are done again for every reader instead of one more load.
-_FEW = 3
-#: Operations of an expression that may be written more than once.
-_LONGEST = 300
+from bringup.targets.target import FusionLimits
 
 
 @dataclass(frozen=True)
@@ -50,18 +44,19 @@ def formula_of(shop: Workshop, piece: Piece, memory: Memory) -> Formula:
     for stmt in wanted.body:
         if isinstance(stmt, Let):
             lengths[stmt.name] = length(stmt.value)
-            if lengths[stmt.name] <= _LONGEST:
+            if lengths[stmt.name] <= shop.limits.expression:
                 names[stmt.name] = Substitution(names=names).value(stmt.value)
         elif isinstance(stmt, Store) and shop.memory(stmt.buffer) == memory:
             need(store is None, Rule.LOOPS, "the memory is stored to more than once")
             store = stmt
     assert store is not None
     need(store.guard is None and store.combine is None, Rule.LOOPS, "the memory is not stored to at every point")
-    need(length(store.value) <= _LONGEST, Rule.RECOMPUTE, "the expression is too long to be written more than once")
+    short = length(store.value) <= shop.limits.expression
+    need(short, Rule.RECOMPUTE, "the expression is too long to be written more than once")
     value = Substitution(names=names).value(store.value)
     loads = {shop.memory(part.buffer) for part in subexpressions(value) if isinstance(part, Load)}
     need(not loads & piece.writes, Rule.ORDER, "the producer reads what it writes")
-    return Formula(piece.axes, store, value, weight([value]))
+    return Formula(piece.axes, store, value, weight([value], shop.limits.slow))
 
 
 @dataclass(frozen=True)
@@ -205,19 +200,19 @@ def _check_contract(shop: Workshop, consumer: Piece, memory: Memory, formula: Fo
             need(simple and stmt.lanes == 1, Rule.RECOMPUTE, "the factors of a contraction are read many times")
 
 
-def profitable(result: Inlined, once: bool, vanishes: bool, reload_bytes: int, many: int) -> None:
+def profitable(result: Inlined, limits: FusionLimits, once: bool, vanishes: bool, reload_bytes: int, many: int) -> None:
     """Refuses what would compute more than it saves. ``once``: no value is computed twice by all who read it;
     ``vanishes``: nothing needs the allocation then; ``many``: how many points the consumer has for each value."""
     cost = result.cost
+    light = cost.operations <= limits.reader_operations and cost.loads <= 1
     if vanishes:
-        if once or (result.steady and many >= _OFTEN):
+        if once or (result.steady and many >= limits.often):
             return
         need(not cost.expensive, Rule.RECOMPUTE, "values would be computed more than once, and are not cheap")
         # relu into a 3 × 3 pool of 56 × 56: 1.04 times as slow as apart.
         need(
             not result.windows or not cost.operations, Rule.RECOMPUTE, "windows would compute each value several times"
         )
-        light = cost.operations <= _FEW and cost.loads <= 1
         need(light or result.steady or many < 4, Rule.RECOMPUTE, "a few values would be computed again and again")
         return
     need(
@@ -225,5 +220,4 @@ def profitable(result: Inlined, once: bool, vanishes: bool, reload_bytes: int, m
         Rule.RECOMPUTE,
         "the memory has other readers, and its values are not cheap to compute again",
     )
-    light = cost.operations <= _FEW and cost.loads <= 1
     need(light and reload_bytes <= 0, Rule.RECOMPUTE, "the memory has other readers, and reading it costs no more")

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from bringup.graph.fusion.formulas import Formulas
 from bringup.graph.fusion.mixed_radix import Place, place
+from bringup.graph.fusion.recompute_cost import Weight, weight
 from bringup.graph.fusion.steps import Memory
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Expr, Load, Param
@@ -33,6 +34,7 @@ from bringup.ir.kernel import (
 from bringup.ir.share import bound_names
 from bringup.ir.walk import Substitution, bridges, own_values, subexpressions
 from bringup.lowering.call import Launch, Number
+from bringup.targets.target import FusionLimits
 
 Given = Number | str | int
 
@@ -60,8 +62,7 @@ class Workshop:
     """What all pieces of a graph share: formulas, views by name, numbers by name, and fresh names."""
 
     formulas: Formulas
-    #: How many elements the target's vectors hold.
-    lanes: int
+    limits: FusionLimits
     views: dict[str, View] = field(default_factory=dict)
     params: dict[str, tuple[DType, Given]] = field(default_factory=dict)
     _names: dict[View, str] = field(default_factory=dict)
@@ -74,6 +75,10 @@ class Workshop:
         """A name that nothing has. The colon keeps it apart from the graph's symbols."""
         self._count += 1
         return f"{stem}:{self._count}"
+
+    def weight(self, statements: Iterable[Stmt]) -> Weight:
+        """What the values of some statements cost together."""
+        return weight((value for stmt in statements for value in own_values(stmt)), self.limits.slow)
 
     def buffer(self, view: View) -> str:
         """The name of a view."""

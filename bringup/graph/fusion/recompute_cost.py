@@ -20,15 +20,11 @@ class Weight:
     expensive: bool
 
 
-#: Divisions and roots take as long as a dozen additions.
-_SLOW = {"div", "floordiv", "truncdiv", "remainder", "fmod", "sqrt", "rsqrt", "reciprocal"}
-
-
-def weight(values: Iterable[Expr]) -> Weight:
-    """What some values cost together.
+def weight(values: Iterable[Expr], slow: frozenset[str]) -> Weight:
+    """What some values cost together; ``slow`` names ops that a target is slow at.
 
     >>> from bringup.ir.dtypes import float32
-    >>> weight([Param("a", float32) + 1.0])
+    >>> weight([Param("a", float32) + 1.0], frozenset())
     Weight(operations=1, loads=0, expensive=False)
     """
     operations, expensive = 0, False
@@ -42,7 +38,7 @@ def weight(values: Iterable[Expr]) -> Weight:
             op = UNARY[part.op] if isinstance(part, Unary) else BINARY[part.op] if isinstance(part, Binary) else None
             if isinstance(part, Cast) and part.type.is_half:  # rounded by a dozen integer operations
                 expensive = True
-            if isinstance(part, Philox) or (op is not None and (op.transcendental or op.name in _SLOW)):
+            if isinstance(part, Philox) or (op is not None and (op.transcendental or op.name in slow)):
                 expensive = True
             if any(isinstance(atom, AsIndex) for index in indices_of(part) for atom in atoms(index)):
                 expensive = True

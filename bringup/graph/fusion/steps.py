@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from bringup.lowering.call import Launch
+from bringup.lowering.call import Memory as Memory
 
 
 class Rule(str, Enum):
@@ -18,10 +19,6 @@ class Rule(str, Enum):
     SIZES = "sizes proved equal"
     SCRATCH = "scratch memory"
     LIMITS = "size of a kernel"
-
-
-#: Where a tensor of the graph lies: ("tensor", 2) is an argument, ("temporary", 5) memory of the graph's own.
-Memory: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
+from bringup.graph.lowered import op_name
+
 _RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 #: What a clamp leaves: from, to.
@@ -57,6 +59,11 @@ class Parameters:
         return _RANGES[self.dtype]
 
     @property
+    def result(self) -> tuple[int, int, int, torch.dtype]:
+        """The arguments of an integer op that gives such a tensor."""
+        return self.zero, self.low, self.high, self.dtype
+
+    @property
     def signed_zero(self) -> int:
         """The zero point where an unsigned type counts from -128."""
         return self.zero - 128 if self.dtype is torch.uint8 else self.zero
@@ -69,8 +76,7 @@ def op_of(node: Any) -> str:
         return "getitem"
     if not isinstance(node, Node) or not isinstance(target, torch._ops.OpOverload):
         return ""
-    schema = target._schema
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+    return op_name(target)
 
 
 def argument(node: Node, place: int, name: str, default: Any = None) -> Any:

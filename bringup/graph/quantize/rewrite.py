@@ -7,18 +7,17 @@ are quantized, too, it is replaced; everything else stays as it is, in floats.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from bringup.graph.passes import Facts
+from bringup.graph.passes import Facts, fake_mode
 from bringup.graph.quantize.parameters import (
     MOVES,
     Bounds,
@@ -61,9 +60,7 @@ class _Weight:
 class _Rewriting:
     def __init__(self, graph: Graph, known: Mapping[str, Tensor]) -> None:
         self._graph, self._known = graph, known
-        shown = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
-        modes = {value.fake_mode for value in shown if isinstance(value, torch._subclasses.FakeTensor)}
-        self._mode: Any = modes.pop() if len(modes) == 1 else contextlib.nullcontext()
+        self._mode = fake_mode(graph)
         self._from: Node | None = None
 
     def run(self) -> None:
@@ -199,6 +196,7 @@ class _Rewriting:
         """The integers of a quantize by integer ops; None if they cannot give them."""
         core, moves, bounds = self._back(node.args[0], only_ours=True)
         low, high = wanted.clamped(bounds)
+        wanted = replace(wanted, low=low, high=high)
         padded = any(op_of(move) == "aten::constant_pad_nd" for move in moves)
         if not isinstance(core, Node) or (padded and not low <= wanted.zero <= high):
             return None
@@ -206,24 +204,24 @@ class _Rewriting:
         if per_tensor(core, "dequantize_per_tensor") is not None:
             operand = self._operand(core)
             assert operand is not None
-            made: Node | None = self._requantized(operand, wanted, low, high)
+            made: Node | None = self._requantized(operand, wanted)
         else:
             computing, arguments = _COMPUTING.get(op_of(core), (None, 0))
             fits = computing is not None and len(core.users) == 1 and len(core.args) >= arguments
-            made = computing(self, core, wanted, low, high) if computing is not None and fits else None
+            made = computing(self, core, wanted) if computing is not None and fits else None
         return None if made is None else self._replayed(made, moves, wanted.zero)
 
-    def _requantized(self, operand: _Operand, wanted: Parameters, low: int, high: int) -> Node:
+    def _requantized(self, operand: _Operand, wanted: Parameters) -> Node:
         """Integers that are quantized already: the same ones, or at another scale."""
         own = operand.parameters
         if (own.scale, own.zero, own.dtype) == (wanted.scale, wanted.zero, wanted.dtype):
-            return self._clamped(operand.integers, low, high, own)
-        return self._scaled(operand.integers, -own.zero, own.scale / wanted.scale, wanted, low, high)
+            return self._clamped(operand.integers, wanted.low, wanted.high, own)
+        return self._scaled(operand.integers, -own.zero, own.scale / wanted.scale, wanted)
 
-    def _scaled(self, value: Node, offset: int, factor: float, wanted: Parameters, low: int, high: int) -> Node:
-        multiplier, shift = multiplier_and_shift(factor)
-        result = (wanted.zero, low, high, wanted.dtype)
-        return self._emit(torch.ops.bringup.requantize.default, value, offset, multiplier, shift, *result)
+    def _scaled(self, value: Node, offset: int, factor: float, wanted: Parameters) -> Node:
+        return self._emit(
+            torch.ops.bringup.requantize.default, value, offset, *multiplier_and_shift(factor), *wanted.result
+        )
 
     def _layer(self, x: _Operand, weight: _Weight, bias: Node | None, wanted: Parameters) -> tuple[Node, ...] | None:
         """(bias, multipliers, shifts) of a layer."""
@@ -244,7 +242,7 @@ class _Rewriting:
         start = self._emit(ops.quantized_bias.default, weight.integers, bias, vector, own.scale, own.signed_zero)
         return start, pair[0], pair[1]
 
-    def convolution(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def convolution(self, core: Node, wanted: Parameters) -> Node | None:
         x, w, bias, stride, padding, dilation, transposed, _, groups = core.args
         numbers = (*stride, *padding, *dilation, groups)  # type: ignore[misc]
         if transposed or not all(isinstance(number, int) for number in numbers):
@@ -254,9 +252,8 @@ class _Rewriting:
             return None
         operand, weight, vectors = layer
         window = (list(stride), list(padding), list(dilation), groups)  # type: ignore[arg-type]
-        result = (wanted.zero, low, high, wanted.dtype)
         given = (operand.integers, weight.integers, *vectors, operand.parameters.zero)
-        return self._emit(torch.ops.bringup.quantized_convolution.default, *given, *result, *window)
+        return self._emit(torch.ops.bringup.quantized_convolution.default, *given, *wanted.result, *window)
 
     def _operands_of_layer(
         self, x: Any, w: Any, bias: Any, wanted: Parameters, turned: bool
@@ -271,27 +268,25 @@ class _Rewriting:
         shape = bias.meta["val"].shape
         return len(shape) == 1 and shape[0] == weight.integers.meta["val"].shape[0]
 
-    def _linear(self, x: Any, w: Any, bias: Any, wanted: Parameters, low: int, high: int) -> Node | None:
+    def _linear(self, x: Any, w: Any, bias: Any, wanted: Parameters) -> Node | None:
         layer = self._operands_of_layer(x, w, bias, wanted, turned=True)
         if layer is None:
             return None
         operand, weight, vectors = layer
-        result = (wanted.zero, low, high, wanted.dtype)
-        return self._emit(
-            torch.ops.bringup.quantized_linear.default, operand.integers, weight.integers, *vectors, *result
-        )
+        given = (operand.integers, weight.integers, *vectors)
+        return self._emit(torch.ops.bringup.quantized_linear.default, *given, *wanted.result)
 
-    def addmm(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def addmm(self, core: Node, wanted: Parameters) -> Node | None:
         if core.kwargs.get("beta", 1) != 1 or core.kwargs.get("alpha", 1) != 1:
             return None
         bias, x, w = core.args
-        return self._linear(x, w, bias, wanted, low, high)
+        return self._linear(x, w, bias, wanted)
 
-    def mm(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def mm(self, core: Node, wanted: Parameters) -> Node | None:
         x, w = core.args
-        return self._linear(x, w, None, wanted, low, high)
+        return self._linear(x, w, None, wanted)
 
-    def add(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def add(self, core: Node, wanted: Parameters) -> Node | None:
         a, b = core.args
         first, second = self._operand(a), self._operand(b)
         if core.kwargs.get("alpha", 1) != 1 or first is None or second is None:
@@ -301,43 +296,42 @@ class _Rewriting:
             return None
         factors = add_factors(one.scale, other.scale, wanted.scale)
         given = (first.integers, second.integers, one.zero, other.zero, *factors)
-        result = (wanted.zero, low, high, wanted.dtype)
-        return self._emit(torch.ops.bringup.quantized_add.default, *given, *result)
+        return self._emit(torch.ops.bringup.quantized_add.default, *given, *wanted.result)
 
-    def cat(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def cat(self, core: Node, wanted: Parameters) -> Node | None:
         parts: Any = core.args[0]
         made = []
         for part in parts:
             operand = self._operand(part)
             if operand is None:
                 return None
-            made.append(self._requantized(operand, wanted, low, high))
+            made.append(self._requantized(operand, wanted))
         return self._emit(_aten.cat.default, made, *core.args[1:], **core.kwargs)
 
     # ---- means: sums of integers, and the division is part of the factor ----
 
-    def mean(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def mean(self, core: Node, wanted: Parameters) -> Node | None:
         shape, dims = core.args[0].meta["val"].shape, argument(core, 1, "dim")  # type: ignore[union-attr]
         if not dims or core.kwargs.get("dtype") not in (None, torch.float32):
             return None
         count = math.prod(shape[d] for d in dims)
-        return self._mean(core.args[0], dims, bool(argument(core, 2, "keepdim", False)), count, wanted, low, high)
+        return self._mean(core.args[0], dims, bool(argument(core, 2, "keepdim", False)), count, wanted)
 
-    def _mean(self, x: Any, dims: Any, keep: bool, count: Any, wanted: Parameters, low: int, high: int) -> Node | None:
+    def _mean(self, x: Any, dims: Any, keep: bool, count: Any, wanted: Parameters) -> Node | None:
         operand = self._operand(x)
         if operand is None or not isinstance(count, int) or not 0 < count <= LONGEST_SUM:
             return None
         own = operand.parameters
         total = self._emit(_aten.sum.dim_IntList, operand.integers, list(dims), keep, dtype=torch.int32)
-        return self._scaled(total, -own.zero * count, own.scale / (wanted.scale * count), wanted, low, high)
+        return self._scaled(total, -own.zero * count, own.scale / (wanted.scale * count), wanted)
 
-    def adaptive_mean(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def adaptive_mean(self, core: Node, wanted: Parameters) -> Node | None:
         if list(argument(core, 1, "output_size")) != [1, 1]:
             return None
         shape = core.args[0].meta["val"].shape  # type: ignore[union-attr]
-        return self._mean(core.args[0], [-2, -1], True, shape[-2] * shape[-1], wanted, low, high)
+        return self._mean(core.args[0], [-2, -1], True, shape[-2] * shape[-1], wanted)
 
-    def average_pool(self, core: Node, wanted: Parameters, low: int, high: int) -> Node | None:
+    def average_pool(self, core: Node, wanted: Parameters) -> Node | None:
         """A depthwise convolution with ones, divided by the window's size: so all windows must count as full."""
         x: Any = core.args[0]
         names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -355,16 +349,15 @@ class _Rewriting:
         ones = self._emit(_aten.full.default, [channels, 1, *window], 1, dtype=torch.int8, device=device)
         numbers = (-own.signed_zero * count, *multiplier_and_shift(own.scale / (wanted.scale * count)))
         vectors = [self._full(x, channels, number) for number in numbers]
-        result = (wanted.zero, low, high, wanted.dtype)
         return self._emit(
             torch.ops.bringup.quantized_convolution.default,
-            *(operand.integers, ones, *vectors, own.zero, *result, stride, padding, [1, 1], channels),
+            *(operand.integers, ones, *vectors, own.zero, *wanted.result, stride, padding, [1, 1], channels),
         )
 
 
-#: (rewriting, node, parameters of the result, smallest and largest integer) → the node that gives it in integers;
-#: and how many arguments a node must have by position.
-_Computing: TypeAlias = Callable[[_Rewriting, Node, Parameters, int, int], "Node | None"]
+#: (rewriting, node, parameters of the result) → the node that gives it in integers; and how many arguments a node must
+#: have by position.
+_Computing: TypeAlias = Callable[[_Rewriting, Node, Parameters], "Node | None"]
 _COMPUTING: dict[str, tuple[_Computing, int]] = {
     "aten::convolution": (_Rewriting.convolution, 9),
     "aten::addmm": (_Rewriting.addmm, 3),

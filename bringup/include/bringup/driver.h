@@ -33,7 +33,8 @@ typedef enum bringup_status {
   BRINGUP_INVALID = 3,       /* an argument the driver cannot accept: ValueError */
   BRINGUP_UNSUPPORTED = 4,   /* NotImplementedError */
   BRINGUP_ABSENT = 5,        /* the hardware is not there: RuntimeError that says what was looked for */
-  BRINGUP_INDEX_ERROR = 6    /* a kernel met an index out of range: IndexError; the device goes on */
+  BRINGUP_INDEX_ERROR = 6,   /* a kernel met an index out of range: IndexError; the device goes on */
+  BRINGUP_DEVICE_LOST = 7    /* the device is gone for the rest of the process: torch.AcceleratorError from now on */
 } bringup_status;
 
 typedef enum bringup_copy_kind {
@@ -79,18 +80,31 @@ typedef enum bringup_dtype {
   BRINGUP_QUANTIZED = 17 /* qint8, quint8, qint32 … */
 } bringup_dtype;
 
+/* Bits that host_alloc and host_register get. */
+typedef enum bringup_host_flags {
+  BRINGUP_HOST_PORTABLE = 1,      /* for every device of the driver, not only the one that is named */
+  BRINGUP_HOST_MAPPED = 2,        /* kernels reach it at its host pointer */
+  BRINGUP_HOST_WRITE_COMBINED = 4 /* quick to write in order and slow to read, for the CPU */
+} bringup_host_flags;
+
+/* Bits that event_record gets; 0: an event to query and to wait for. */
+typedef enum bringup_event_flags {
+  BRINGUP_EVENT_TIMING = 1,      /* event_elapsed will be asked about it */
+  BRINGUP_EVENT_INTERPROCESS = 2 /* event_export will be */
+} bringup_event_flags;
+
 typedef struct bringup_device_spec {
-  uint32_t struct_size; /* of the core: a driver that knows less, or more, fills in what both know */
-  uint32_t reserved;
-  char name[128];                      /* what get_device_name() prints */
-  uint64_t memory_bytes;               /* per partition */
-  uint64_t alignment;                  /* of addresses from alloc; 0 = 64 */
-  uint64_t dtypes;                     /* mask of 1 << bringup_dtype; 0 = all */
-  int64_t host_offset;                 /* host_visible: the host reads byte a at address a + host_offset */
-  uint32_t host_visible;               /* 1: the CPU can load and store device memory (zero-copy fallback) */
-  uint32_t host_library;               /* 1: run ATen's CPU kernels on device memory as this chip's own library */
-  uint32_t partitions;                 /* 0 or 1: flat memory */
-  uint32_t peer_copy;                  /* 1: copy_peer works between all devices of this driver */
+  uint32_t struct_size;  /* of the core: a driver that knows less, or more, fills in what both know */
+  uint32_t host_flags;   /* the bringup_host_flags, beside PORTABLE, that host_alloc and host_register can honour */
+  char name[128];        /* what get_device_name() prints */
+  uint64_t memory_bytes; /* per partition */
+  uint64_t alignment;    /* of addresses from alloc; 0 = 64 */
+  uint64_t dtypes;       /* mask of 1 << bringup_dtype; 0 = all */
+  int64_t host_offset;   /* host_visible: the host reads byte a at address a + host_offset */
+  uint32_t host_visible; /* 1: the CPU can load and store device memory (zero-copy fallback) */
+  uint32_t host_library; /* 1: run ATen's CPU kernels on device memory as this chip's own library */
+  uint32_t partitions;   /* 0 or 1: flat memory */
+  uint32_t peer_copy;    /* 1: copy_peer works between all devices of this driver */
   bringup_placement default_placement; /* of new storages, where partitions > 1 */
   uint32_t capability_major;
   uint32_t capability_minor;
@@ -122,6 +136,90 @@ typedef struct bringup_launch {
   uint64_t correlation; /* another number for each launch of the process, never 0: by which a trace names it */
 } bringup_launch;
 
+/* ---- library ops: a tuned function of the chip, which the core calls as it launches a kernel ---- */
+
+/* A tensor of a call, as far as every call of the same signature shares it. */
+typedef struct bringup_tensor {
+  uint32_t dtype; /* bringup_dtype */
+  uint32_t ndim;
+  const int64_t *sizes;
+  const int64_t *strides; /* in elements */
+  uint32_t placement;     /* bringup_placement_kind */
+  uint32_t reserved;
+} bringup_tensor;
+
+typedef enum bringup_value_kind {
+  BRINGUP_NONE = 0,     /* not given */
+  BRINGUP_TENSOR = 1,   /* integers[0] is its number among `tensors`; a list of tensors has several */
+  BRINGUP_NUMBER = 2,   /* new in each call: integers[0] is its number among the numbers of the launch */
+  BRINGUP_INTEGERS = 3, /* an integer, a truth value or a list of them, the same in every call */
+  BRINGUP_REAL = 4,
+  BRINGUP_TEXT = 5
+} bringup_value_kind;
+
+/* An argument of the op's schema. */
+typedef struct bringup_value {
+  const char *name;
+  uint32_t kind;  /* bringup_value_kind */
+  uint32_t count; /* of integers */
+  const int64_t *integers;
+  double real;
+  const char *text;
+} bringup_value;
+
+/* A call of an op, by its signature. */
+typedef struct bringup_call {
+  uint32_t struct_size;
+  uint32_t tensor_count; /* arguments, then outputs */
+  uint32_t output_count; /* of those, the last ones */
+  uint32_t value_count;
+  const char *op; /* "aten::mm" */
+  const bringup_tensor *tensors;
+  const bringup_value *values;
+} bringup_call;
+
+/* Queues the op on launch->stream. The arguments are the addresses of the call's tensors, then, where the op has asked
+ * for one, the address of its workspace (address_count counts them all), then its numbers as the bits of doubles. What
+ * holds for `launch` holds here: arguments are the caller's, failures are a bringup_status, `finished` may be set. */
+typedef int32_t (*bringup_library_function)(void *context, int32_t device, const bringup_launch *launch);
+
+typedef struct bringup_library_op {
+  uint32_t struct_size;
+  uint32_t elementwise; /* 1: an element is read only where it is written, so an output may be an input */
+  bringup_library_function function;
+  void *context;            /* handed back to the function; both live as long as the process */
+  uint64_t workspace_bytes; /* device memory of the call's own */
+  double flops;
+  double bytes;
+} bringup_library_op;
+
+/* ---- traces: what ran when, on the device's own clock ---- */
+
+typedef enum bringup_trace_kind {
+  BRINGUP_TRACE_KERNEL = 0,
+  BRINGUP_TRACE_COPY = 1,
+  BRINGUP_TRACE_WAIT = 2, /* a stream waited for an event */
+  BRINGUP_TRACE_HOST = 3, /* a host function */
+  BRINGUP_TRACE_OTHER = 4
+} bringup_trace_kind;
+
+typedef struct bringup_trace_record {
+  uint32_t kind;      /* bringup_trace_kind */
+  uint32_t copy_kind; /* bringup_copy_kind, of a copy */
+  uint64_t start_ns;  /* of the device's clock */
+  uint64_t end_ns;
+  uint64_t stream;
+  uint64_t correlation; /* of the launch; 0: of work that carries none */
+  uint64_t bytes;       /* that were copied, or that the launch said it moves */
+  const char *name;     /* lives as long as the process; may be NULL */
+} bringup_trace_record;
+
+/* One moment on two clocks, by which a profiler places the records among its own. */
+typedef struct bringup_clock_pair {
+  uint64_t device_ns;
+  uint64_t host_ns; /* Unix time: CLOCK_REALTIME */
+} bringup_clock_pair;
+
 typedef struct bringup_driver {
   uint32_t abi_version; /* BRINGUP_ABI_VERSION of the header the driver was built with */
   uint32_t struct_size; /* sizeof(bringup_driver) there: later fields count as NULL */
@@ -150,13 +248,17 @@ typedef struct bringup_driver {
    * it is told in a wait of its own (for the allocator, say), until the user waits or uses the stream again. */
   int32_t (*launch)(void *self, int32_t device, uint64_t kernel, const bringup_launch *launch);
 
+  /* The chip's own function for calls of this signature; BRINGUP_UNSUPPORTED: none, the op runs as a kernel. Asked once
+   * for each signature of the ops that `library_ops` of the class over the library lists. */
+  int32_t (*library_op)(void *self, int32_t device, const bringup_call *call, bringup_library_op *op);
+
   /* ---- asynchrony: without these seven every call is synchronous ---- */
   int32_t (*stream_create)(void *self, int32_t device, int32_t priority,
                            uint64_t *stream); /* 0 is the default stream */
   int32_t (*stream_destroy)(void *self, int32_t device, uint64_t stream);
   /* A new one-shot event, not 0, that completes when all work queued so far on `stream` has; it may outlive the stream.
    */
-  int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint64_t *event);
+  int32_t (*event_record)(void *self, int32_t device, uint64_t stream, uint32_t flags, uint64_t *event);
   int32_t (*event_query)(void *self, int32_t device, uint64_t event, int32_t *done);
   /* wait_stream = -1: the calling thread blocks, and if it is told of failed work the event has completed all the same;
    * else that stream of wait_device waits. */
@@ -166,10 +268,33 @@ typedef struct bringup_driver {
    * with this event is under way, and none follows. */
   int32_t (*event_destroy)(void *self, int32_t device, uint64_t event);
 
+  /* ---- events of several processes ---- */
+  /* A text by which another process of this machine can wait for an event recorded with BRINGUP_EVENT_INTERPROCESS. */
+  int32_t (*event_export)(void *self, int32_t device, uint64_t event, char *handle, uint64_t size);
+  /* An event of this process that completes with the other one; event_destroy ends it. It has no time. */
+  int32_t (*event_import)(void *self, int32_t device, const char *handle, uint64_t *event);
+
+  /* ---- graphs: without these four the core launches the steps of a graph one by one ---- */
+  /* What is queued on `stream` from here on is kept and not run. Nothing waits for the stream meanwhile. */
+  int32_t (*graph_begin)(void *self, int32_t device, uint64_t stream);
+  /* What was kept, as a graph; the stream runs work again, also after a failure. */
+  int32_t (*graph_end)(void *self, int32_t device, uint64_t stream, uint64_t *graph);
+  /* Runs a graph as one piece of work of any stream; the same one may be queued again while it runs. */
+  int32_t (*graph_launch)(void *self, int32_t device, uint64_t graph, uint64_t stream, uint64_t correlation);
+  int32_t (*graph_destroy)(void *self, int32_t device, uint64_t graph); /* no queued work uses it any more */
+
   /* ---- time ---- */
   int32_t (*clock)(void *self, int32_t device, uint64_t *nanoseconds); /* device time */
   /* Work that ran on the host on the device's behalf (host_library): advance the device's clock. */
   int32_t (*charge)(void *self, int32_t device, uint64_t stream, int32_t dtype, double flops, double bytes);
+
+  /* Records from here on what the device runs, up to `capacity` records that were not read yet; more are dropped. */
+  int32_t (*trace_start)(void *self, int32_t device, uint64_t capacity, bringup_clock_pair *now);
+  int32_t (*trace_stop)(void *self, int32_t device, bringup_clock_pair *now); /* what was recorded can still be read */
+  /* Takes up to `size` records of finished work, in any order; *count 0: there are no more. *dropped counts those for
+   * which there was no room since the start. */
+  int32_t (*trace_read)(void *self, int32_t device, bringup_trace_record *records, uint64_t size, uint64_t *count,
+                        uint64_t *dropped);
 
   /* ---- memory beyond the basics ---- */
   /* Bytes of the device that nothing occupies, other processes included, and all of them. */
@@ -182,8 +307,13 @@ typedef struct bringup_driver {
   /* Rewrites a storage of `nbytes` logical bytes from one placement into another. */
   int32_t (*relayout)(void *self, int32_t device, uint64_t dst, const bringup_placement *dst_placement, uint64_t src,
                       const bringup_placement *src_placement, uint64_t nbytes, uint64_t stream);
-  int32_t (*host_alloc)(void *self, uint64_t nbytes, void **pointer); /* pinned host memory */
+  /* Pinned host memory; may come before the device is opened. The core asks for PORTABLE; a flag that the device's spec
+   * does not list is refused. */
+  int32_t (*host_alloc)(void *self, uint64_t nbytes, int32_t device, uint32_t flags, void **pointer);
   int32_t (*host_free)(void *self, void *pointer);
+  /* Pins host memory that is there already, for copies in the background; until host_unregister of the same pointer. */
+  int32_t (*host_register)(void *self, void *pointer, uint64_t nbytes, int32_t device, uint32_t flags);
+  int32_t (*host_unregister)(void *self, void *pointer); /* no queued work uses it any more */
   /* A text by which another process of this machine can map the memory at `address`; import gives the same byte there.
    */
   int32_t (*ipc_export)(void *self, int32_t device, uint64_t address, char *handle, uint64_t size);

@@ -172,34 +172,19 @@ def shrink_back(
 
 
 def _register(name: str, form: Filter) -> None:
-    def forward(
-        call: Call,
-        self: Tensor,
-        output_size: list[int],
-        align_corners: bool,
-        scales_h: Number | None,
-        scales_w: Number | None,
-    ) -> None:
+    def forward(call: Call, self: Tensor, output_size: list[int], align: bool, *scales: Number | None) -> None:
         if not self.dtype.is_float:
             raise NoKernel(f"{call.op} has no kernel for {self.dtype}")
         (out,) = call.outs
         wide = call.temporary(opmath(self.dtype), (*out.shape[:2], self.shape[2], out.shape[3]))
-        stretch(call, wide, self, 3, form, align_corners, scales_w)
-        stretch(call, out, wide, 2, form, align_corners, scales_h)
+        stretch(call, wide, self, 3, form, align, scales[1])
+        stretch(call, out, wide, 2, form, align, scales[0])
 
-    def backward(
-        call: Call,
-        grad_output: Tensor,
-        output_size: list[int],
-        input_size: list[int],
-        align_corners: bool,
-        scales_h: Number | None,
-        scales_w: Number | None,
-    ) -> None:
+    def backward(call: Call, grad: Tensor, to: list[int], of: list[int], align: bool, *scales: Number | None) -> None:
         (out,) = call.outs
-        wide = call.temporary(opmath(out.dtype), (*out.shape[:3], grad_output.shape[3]))
-        shrink_back(call, wide, grad_output, 2, form, align_corners, scales_h)
-        shrink_back(call, out, wide, 3, form, align_corners, scales_w)
+        wide = call.temporary(opmath(out.dtype), (*out.shape[:3], grad.shape[3]))
+        shrink_back(call, wide, grad, 2, form, align, scales[0])
+        shrink_back(call, out, wide, 3, form, align, scales[1])
 
     lowering(f"aten::{name}")(forward)
     lowering(f"aten::{name}_backward")(backward)

@@ -82,7 +82,7 @@ def attention(
     result, p = tile.filled((ROWS, heads.width), 0), k.local(wide, (ROWS, heads.block))
     seed, offset = k.philox_key() if dropping else (None, None)
 
-    def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+    with k.loop(blocks_of(heads.keys, heads.block), "sequential") as n:
         first = n * heads.block
         tile.products(
             q, lambda e, j: kt.at(*shared, n, e, j), p, lambda r, total, j: scores.at(total, tile.row(r), first + j)
@@ -104,9 +104,6 @@ def attention(
 
         values = tile.columns(v, shared, first, scores.keys)
         tile.accumulate(result, p, values, lambda r, value: value * fades[r])
-        return ()
-
-    k.sequential(blocks_of(heads.keys, heads.block), (), block)
 
     def normalized(r: AxisVar, e: AxisVar) -> Expr:
         empty = Binary("eq", totals[r], const(0, wide))  # a row that is masked all along

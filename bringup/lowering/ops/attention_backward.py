@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from bringup.ir.expr import Expr, IndexValue, Load, unary
-from bringup.ir.index import AxisVar, Index, as_index
+from bringup.ir.index import Index, as_index
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.ops.attention import Described, New, like
@@ -128,7 +128,7 @@ class _Backward:
         result = tile.filled((ROWS, heads.depth), 0)
         p, d = k.local(wide, (ROWS, heads.block)), k.local(wide, (ROWS, heads.block))
 
-        def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        with k.loop(blocks_of(heads.keys, heads.block), "sequential") as n:
             first = n * heads.block
             tile.products(
                 q,
@@ -149,9 +149,6 @@ class _Backward:
                         real = inside & (IndexValue(first + j) < IndexValue(scores.keys))
                         k.store(z, (*tile.outer, row, first + j), d[r, j], guard=real)
             tile.accumulate(result, d, tile.columns(rows, shared, first, scores.keys))
-            return ()
-
-        k.sequential(blocks_of(heads.keys, heads.block), (), block)
         tile.deliver(y, tile.outer, lambda r, e: result[r, e] * scores.scale, heads.depth)
         k.launch()
 
@@ -173,12 +170,12 @@ class _Backward:
         p, d = k.local(wide, (ROWS, heads.block)), k.local(wide, (ROWS, heads.block))
         mask = Scores.of(k, heads, shared).mask
 
-        def head(group: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        with k.loop(heads.outer[2], "sequential") as group:
             at: tuple[Index, ...] = (*tile.outer, group)
             scores = Scores.of(k, heads, at, mask)
             kept = self._kept(k, scores)
 
-            def block(n: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+            with k.loop(blocks_of(heads.queries, heads.block), "sequential") as n:
                 first = n * heads.block
                 tile.products(
                     keys,
@@ -198,12 +195,6 @@ class _Backward:
                     k.store(p, (r, i), share if named is None else share * named)
                 tile.accumulate(d_value, p, tile.columns(g, at, first, scores.queries))
                 tile.accumulate(d_key, d, tile.columns(q, at, first, scores.queries))
-                return ()
-
-            k.sequential(blocks_of(heads.queries, heads.block), (), block)
-            return ()
-
-        k.sequential(heads.outer[2], (), head)
         scale = k.number(heads.scale, wide)
         tile.deliver(y_key, shared, lambda r, e: d_key[r, e] * scale, heads.depth)
         tile.deliver(y_value, shared, lambda r, e: d_value[r, e], heads.width)

@@ -179,32 +179,16 @@ def batch_norm(
 
 
 @lowering("aten::_native_batch_norm_legit.no_stats", outputs=_outputs_without_statistics)
-def batch_norm_no_stats(
-    call: Call,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: Number,
-    eps: Number,
-) -> None:
+def batch_norm_no_stats(call: Call, x: Tensor, weight: Any, bias: Any, _: bool, *numbers: Number) -> None:
     """By the statistics of the batch."""
-    _forward(call, input, weight, bias, (None, None), True, momentum, eps, (None, None))
+    batch_norm(call, x, weight, bias, None, None, True, *numbers)
 
 
 @lowering("aten::_native_batch_norm_legit_no_training", outputs=_outputs_in_evaluation)
-def batch_norm_no_training(
-    call: Call,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: Number,
-    eps: Number,
-) -> None:
+def batch_norm_no_training(call: Call, x: Tensor, *parameters_and_numbers: Any) -> None:
     """By the running statistics."""
-    _forward(call, input, weight, bias, (running_mean, running_var), False, momentum, eps, (None, None))
+    *parameters, momentum, eps = parameters_and_numbers
+    batch_norm(call, x, *parameters, False, momentum, eps)
 
 
 @lowering("aten::_native_batch_norm_legit_functional", outputs=_outputs_of_functional)
@@ -288,20 +272,6 @@ def batch_norm_backward(
 
 
 @lowering("aten::batch_norm_backward", outputs=_outputs_of_backward)
-def batch_norm_backward_reserved(
-    call: Call,
-    grad_out: Tensor,
-    input: Tensor,
-    weight: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    save_mean: Tensor | None,
-    save_var: Tensor | None,
-    update: bool,
-    eps: Number,
-    output_mask: Sequence[bool],
-    reserve: Tensor,
-) -> None:
-    """Of _batch_norm_with_update; it saves the inverse deviation under the name of the variance."""
-    saved = (save_mean, save_var)
-    batch_norm_backward(call, grad_out, input, weight, running_mean, running_var, *saved, update, eps, output_mask)
+def batch_norm_backward_reserved(call: Call, *arguments: Any) -> None:
+    """Of _batch_norm_with_update; it saves the inverse deviation as the variance, and reserves memory."""
+    batch_norm_backward(call, *arguments[:-1])

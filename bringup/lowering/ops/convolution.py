@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bringup.ir.dtypes import boolean
-from bringup.ir.expr import Binary, Expr, IndexValue, Load
+from bringup.ir.expr import Binary, Expr, IndexValue
 from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide, modulo
-from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
+from bringup.lowering.ops.image_loops import each, element
 from bringup.lowering.registry import lowering
 from bringup.lowering.symbolic import IntLike
 
@@ -40,13 +40,9 @@ def geometry(
     >>> geometry([2], [1, 0], [1], 1, 2).stride
     (2, 2)
     """
-
-    def each(numbers: Sequence[int]) -> tuple[int, ...]:
-        return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
-
     if any(step <= 0 for step in dilation):
-        raise RuntimeError(f"dilation should be greater than zero, but got {list(each(dilation))}")
-    return Geometry(each(stride), each(padding), each(dilation), groups)
+        raise RuntimeError(f"dilation should be greater than zero, but got {list(each(dilation, dims))}")
+    return Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), groups)
 
 
 @dataclass(frozen=True)
@@ -195,8 +191,8 @@ def gather(
         ]
         place = x_image.place([b], [*g, c], space)
         if how is None:
-            return f, guarded(x_buffer, place, guards)
-        return f, how.factor(guarded(x_buffer, place, guards, how.edge))
+            return f, element(x_buffer, place, guards)
+        return f, how.factor(element(x_buffer, place, guards, how.edge))
 
     loops: list[Any] = [count for count, one in zip(counts, single) if not one]
 
@@ -228,16 +224,6 @@ def gather(
         value = total + convert(k.read(held, shape).at(*g, o), total.dtype)
     k.store(y_buffer, y_image.place([b], [*g, o], u), value)
     k.launch()
-
-
-def guarded(buffer: Buffer, place: tuple[Index, ...], guards: Sequence[Expr], other: Expr | None = None) -> Load:
-    """An element where all guards hold, else another value (None: 0)."""
-    if not guards:
-        return buffer.at(*place)
-    joint = guards[0]
-    for guard in guards[1:]:
-        joint = joint & guard
-    return Load(buffer.name, place, buffer.dtype, joint, other)
 
 
 def correlate(

@@ -19,13 +19,13 @@ from bringup.lowering.ops.convolution import (
     correlate,
     geometry,
     grid_of,
-    guarded,
     image,
     is_channels_last,
     spread,
     strides_in_format,
 )
 from bringup.lowering.ops.folding import Fold, fold
+from bringup.lowering.ops.image_loops import element
 from bringup.lowering.reduction import rows
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -64,7 +64,7 @@ def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape
         at = [s * place + d * tap - p for place, tap, (s, d, p) in zip(u, r, space)]
         guards = [within(place, extent) for place, extent in zip(at, extents)]
         left = x.at(*small_image.place([*part, b], [*g, a], u))
-        return left, guarded(z, large_image.place([*part, b], [*g, e], at), guards)
+        return left, element(z, large_image.place([*part, b], [*g, e], at), guards)
 
     if depthwise:  # one number per tap, 32 partial sums along a row
         wide = small.dtype.accumulate

@@ -17,7 +17,7 @@ from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.ops.indexing import place
 from bringup.lowering.ops.movement import copy, dense
-from bringup.lowering.ops.scatter import filled, scatter_into, start_from
+from bringup.lowering.ops.scatter import filled, occurrences, scatter_into, start_from
 from bringup.lowering.ops.searching import bisected
 from bringup.lowering.ops.statistics import norm_parts
 from bringup.lowering.registry import lowering
@@ -39,12 +39,8 @@ def _real(words: Buffer, p: AxisVar, padding: int) -> Expr | None:
 def _per_word(k: KernelBuilder, words: Tensor, width: IntLike, body: Callable[[AxisVar, AxisVar], None]) -> None:
     """Runs body(column, word) for all columns at once and the words in order."""
     j = k.grid(width)
-
-    def step(p: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+    with k.loop(words.shape[0], "sequential") as p:
         body(j, p)
-        return ()
-
-    k.sequential(words.shape[0], (), step)
     k.launch()
 
 
@@ -167,11 +163,7 @@ def embedding_bag_backward(
     wide = opmath(out.dtype)
     total = out if wide is out.dtype else call.temporary(wide, out.shape)
     _filled(call, total, 0)
-    frequency: Tensor | None = None
-    if scale_grad_by_freq and indices.numel != 0:
-        frequency = call.temporary(int64, (rows,))
-        _filled(call, frequency, 0)
-        scatter_into(call, frequency, 0, indices, filled(call, 1, frequency), "add")
+    frequency = occurrences(call, indices, rows) if scale_grad_by_freq and indices.numel != 0 else None
     k = call.kernel()
     target, given = k.update(total), k.read(grad, [bags, width])
     sizes = k.read(bag_size.narrow(0, 0, bags), [bags])

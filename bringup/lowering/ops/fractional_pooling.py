@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bringup.ir.dtypes import int64
 from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, const
 from bringup.ir.index import AxisVar, Index
 from bringup.lowering.builder import KernelBuilder, convert
-from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
-from bringup.lowering.ops.image_loops import scatter_gradients
+from bringup.lowering.call import Call, NoKernel, Tensor
 from bringup.lowering.ops.pooling import first_best
 from bringup.lowering.ops.resampling import size_value
 from bringup.lowering.registry import lowering
@@ -61,15 +58,3 @@ def fractional_max_pool(
     k.store(y, axes, value)
     k.store(z, axes, at)
     k.launch()
-
-
-def _like_input(grad: Any, x: Any, *rest: Any) -> list[Any]:
-    return [("new", x[2], tuple(x[3]), dense_strides(x[3]))]
-
-
-@lowering("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward", outputs=_like_input)
-def fractional_max_pool_backward(
-    call: Call, grad_output: Tensor, self: Tensor, kernel_size: list[int], output_size: list[int], indices: Tensor
-) -> None:
-    """Each gradient goes to the element that was the largest of its window."""
-    scatter_gradients(call, grad_output, indices, len(kernel_size))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bringup.lowering.composed import composed, into, only
+from bringup.lowering.composed import into, only
+from bringup.lowering.registry import composed
 
 
 def _outer_edges(self: Tensor, given: Sequence[float] | None) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from bringup.ir.expr import AsIndex, Expr, Load, Name
+from bringup.ir.expr import AsIndex, Expr, Load
 from bringup.ir.index import AxisVar, Index, IndexLike, Int
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
@@ -95,20 +95,10 @@ def scatter_planes(call: Call, out: Tensor, dims: int, positions: Sequence[IntLi
     with ExitStack() as loops:
         place = [loops.enter_context(k.loop(extent)) for extent in out.shape[lead:]]
         k.store(y, (*plane, *place), 0)
-
-    def walk(done: tuple[AxisVar, ...]) -> None:
-        if len(done) == len(positions):
-            for target, value in terms(k, plane, done):
-                k.store(y, (*plane, *target), value, combine="add")
-            return
-
-        def step(u: AxisVar, _: tuple[Name, ...]) -> tuple[Expr, ...]:
-            walk((*done, u))
-            return ()
-
-        k.sequential(positions[len(done)], (), step)
-
-    walk(())
+    with ExitStack() as loops:
+        u = [loops.enter_context(k.loop(extent, "sequential")) for extent in positions]
+        for target, value in terms(k, plane, u):
+            k.store(y, (*plane, *target), value, combine="add")
     k.launch()
     if total is not out:
         elementwise(call, [out], [total], lambda value: value, opmath(out.dtype))

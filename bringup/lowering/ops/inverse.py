@@ -50,15 +50,11 @@ def inverse(call: Call, self: Tensor, *_: object) -> None:
         pivot = k.let(held[c, c])
         with k.loop(2 * n) as j:
             k.store(held, (c, j), held[c, j] / pivot)
-
-        def cleared(r: AxisVar, _: tuple[Expr, ...]) -> Sequence[Expr]:
+        with k.loop(n, "sequential") as r:
             own = binary("eq", IndexValue(r), IndexValue(c))
             factor = k.let(Where(own, zero, held[r, c]))
             with k.loop(2 * n) as j:
                 k.store(held, (r, j), held[r, j] - factor * held[c, j])
-            return ()
-
-        k.sequential(n, (), cleared)
         failed = binary("eq", pivot, zero) & binary("eq", state[0], const(0, int64))
         return (Where(failed, IndexValue(c + 1), state[0]),)
 

@@ -34,16 +34,13 @@ def summed(call: Call, losses: Tensor, weights: Tensor | None, out: Tensor, tota
     def part(piece: Piece) -> States:
         return tuple(piece.reduce(lambda *j, n=n: piece.of(n, *j)) for n in range(len(inputs)))
 
-    def merge(left: States, right: States) -> States:
-        return tuple(a + b for a, b in zip(left, right))
-
     def finish(k: KernelBuilder, states: States) -> States:
         over = states[1] if weights is not None else Cast(IndexValue(k.size(count)), states[0].dtype)
         result = states[0] / over if mean else states[0]
         return (result,) if total is None else (result, states[1])
 
     outs = [out] if total is None else [out, total]
-    fold(call, inputs, range(losses.ndim), False, Fold(part, merge, (0,) * len(inputs), finish), outs)
+    fold(call, inputs, range(losses.ndim), False, Fold(part, "add", (0,) * len(inputs), finish), outs)
 
 
 class _Positions:

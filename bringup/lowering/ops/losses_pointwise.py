@@ -12,29 +12,14 @@ from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import absolute, exp, log, log1p, log_sigmoid, maximum, sigmoid, where
 from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.indexing import broadcast_shape
 from bringup.lowering.output_layout import promoted_output
-from bringup.lowering.registry import compute_type, lowering, new_output
+from bringup.lowering.registry import Outputs, compute_type, lowering, new_output
 from bringup.lowering.scalar_types import opmath
-from bringup.lowering.symbolic import IntLike
 
 #: PyTorch's codes for the argument ``reduction``.
 NONE, MEAN, SUM = 0, 1, 2
 Formula = Callable[..., Expr]
-
-
-def broadcast_shape(tensors: Sequence[Tensor]) -> tuple[IntLike, ...]:
-    """The common shape of some tensors.
-
-    >>> from bringup.ir.dtypes import float32
-    >>> a, b = Tensor(("tensor", 0), float32, (2, 1), (1, 1)), Tensor(("tensor", 1), float32, (3,), (1,))
-    >>> broadcast_shape([a, b])
-    (2, 3)
-    """
-    shape: list[IntLike] = []
-    for place in range(1, max(t.ndim for t in tensors) + 1):
-        sizes = [t.shape[-place] for t in tensors if t.ndim >= place]
-        shape.insert(0, next((size for size in sizes if size != 1), 1))
-    return tuple(shape)
 
 
 def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formula) -> None:
@@ -47,7 +32,7 @@ def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formul
         elementwise(call, call.outs, operands, formula, kind)
         return
     tensors = [x for x in operands if isinstance(x, Tensor)]
-    shape = broadcast_shape(tensors)
+    shape = broadcast_shape([t.shape for t in tensors])
     inputs = [t.expand(shape) for t in tensors]
 
     def part(piece: Piece) -> tuple[Expr, ...]:
@@ -89,15 +74,37 @@ def gradient(call: Call, grad: Any, x: Tensor, operands: Sequence[Any], reductio
     elementwise(call, call.outs, (grad, x, *operands), shared, kind, builder=True)
 
 
+def _register(
+    name: str, at: int, loss: Formula | None, slope: Formula | None = None, outputs: Outputs | None = None
+) -> None:
+    """Registers a loss of (x, target, …) and its gradient by their formulas; argument ``at`` is the reduction, the
+    others are operands. ``outputs`` are those of the gradient."""
+
+    def forward(call: Call, *arguments: Any) -> None:
+        assert loss is not None
+        reduced(call, (*arguments[:at], *arguments[at + 1 :]), arguments[at], loss)
+
+    def backward(call: Call, grad: Any, x: Tensor, *arguments: Any) -> None:
+        assert slope is not None
+        gradient(call, grad, x, (*arguments[: at - 1], *arguments[at:]), arguments[at - 1], slope)
+
+    if loss is not None:
+        lowering(f"aten::{name}")(forward)
+    if slope is not None:
+        lowering(f"aten::{name}_backward", outputs=outputs)(backward)
+
+
 # ---- distances ----
 
 
 def _smooth_l1(x: Expr, target: Expr, beta: Expr) -> Expr:
+    """A parabola below beta, |x - t| above."""
     z = absolute(x - target)
     return where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
 
 
 def _huber(x: Expr, target: Expr, delta: Expr) -> Expr:
+    """A parabola below delta, straight above."""
     z = absolute(x - target)
     return where(z < delta, 0.5 * z * z, delta * (z - 0.5 * delta))
 
@@ -112,52 +119,22 @@ def _huber_slope(g: Expr, x: Expr, target: Expr, delta: Expr) -> Expr:
     return where(z <= -delta, -g * delta, where(z >= delta, g * delta, g * z))
 
 
-@lowering("aten::mse_loss")
-def mse_loss(call: Call, self: Tensor, target: Any, reduction: int) -> None:
-    """(x - t)²."""
-    reduced(call, (self, target), reduction, lambda x, t: (x - t) * (x - t))
-
-
-@lowering("aten::mse_loss_backward")
-def mse_loss_backward(call: Call, grad: Any, self: Tensor, target: Any, reduction: int) -> None:
-    """2 (x - t) g."""
-    gradient(call, grad, self, (target,), reduction, lambda g, x, t: 2.0 * (x - t) * g)
-
-
-@lowering("aten::smooth_l1_loss")
-def smooth_l1_loss(call: Call, self: Tensor, target: Any, reduction: int, beta: Number) -> None:
-    """A parabola below beta, |x - t| above."""
-    reduced(call, (self, target, beta), reduction, _smooth_l1)
-
-
-@lowering("aten::smooth_l1_loss_backward")
-def smooth_l1_loss_backward(call: Call, grad: Any, self: Tensor, target: Any, reduction: int, beta: Number) -> None:
-    """(x - t) / beta, at most 1 in size, times g."""
-    gradient(call, grad, self, (target, beta), reduction, _smooth_l1_slope)
-
-
-@lowering("aten::huber_loss")
-def huber_loss(call: Call, self: Tensor, target: Any, reduction: int, delta: Number) -> None:
-    """A parabola below delta, straight above."""
-    reduced(call, (self, target, delta), reduction, _huber)
-
-
 def _huber_gradients(*arguments: Any) -> list[Any]:
     """Contiguous, as on the CPU; PyTorch's meta kernel keeps the order of dimensions."""
     ((_, code, sizes, _),) = promoted_output(*arguments[:3])
     return [new_output(code, sizes)]
 
 
-@lowering("aten::huber_loss_backward", outputs=_huber_gradients)
-def huber_loss_backward(call: Call, grad: Any, self: Tensor, target: Any, reduction: int, delta: Number) -> None:
-    """x - t, at most delta in size, times g."""
-    gradient(call, grad, self, (target, delta), reduction, _huber_slope)
+_register("mse_loss", 2, lambda x, t: (x - t) * (x - t), lambda g, x, t: 2.0 * (x - t) * g)
+_register("smooth_l1_loss", 2, _smooth_l1, _smooth_l1_slope)
+_register("huber_loss", 2, _huber, _huber_slope, _huber_gradients)
 
 
 # ---- probabilities ----
 
 
 def _cross_entropy(x: Expr, target: Expr, weight: Expr | None) -> Expr:
+    """-(t log x + (1 - t) log(1 - x)), logarithms of at least -100."""
     least = const(-100.0, x.dtype)
     loss = (target - 1.0) * maximum(log1p(-x), least) - target * maximum(log(x), least)
     return loss if weight is None else loss * weight
@@ -169,6 +146,7 @@ def _cross_entropy_slope(g: Expr, x: Expr, target: Expr, weight: Expr | None) ->
 
 
 def _cross_entropy_of_logits(x: Expr, target: Expr, weight: Expr | None, positive: Expr | None) -> Expr:
+    """The loss of sigmoid(x), without computing the probability."""
     chance = log_sigmoid(x)
     if positive is not None:
         chance = chance * ((positive - 1.0) * target + 1.0)
@@ -186,29 +164,6 @@ def soft_margin_loss(call: Call, self: Tensor, target: Any, reduction: int) -> N
     reduced(call, (self, target), reduction, formula)
 
 
-@lowering("aten::soft_margin_loss_backward")
-def soft_margin_loss_backward(call: Call, grad: Any, self: Tensor, target: Any, reduction: int) -> None:
-    """-t sigmoid(-t x) g."""
-    gradient(call, grad, self, (target,), reduction, lambda g, x, t: -t * g * sigmoid(-t * x))
-
-
-@lowering("aten::binary_cross_entropy")
-def binary_cross_entropy(call: Call, self: Tensor, target: Any, weight: Any, reduction: int) -> None:
-    """-(t log x + (1 - t) log(1 - x)), logarithms of at least -100."""
-    reduced(call, (self, target, weight), reduction, _cross_entropy)
-
-
-@lowering("aten::binary_cross_entropy_backward")
-def binary_cross_entropy_backward(
-    call: Call, grad: Any, self: Tensor, target: Any, weight: Any, reduction: int
-) -> None:
-    """(x - t) / (x (1 - x)) g."""
-    gradient(call, grad, self, (target, weight), reduction, _cross_entropy_slope)
-
-
-@lowering("aten::binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(
-    call: Call, self: Tensor, target: Any, weight: Any, pos_weight: Any, reduction: int
-) -> None:
-    """The loss of sigmoid(x), without computing the probability."""
-    reduced(call, (self, target, weight, pos_weight), reduction, _cross_entropy_of_logits)
+_register("soft_margin_loss", 2, None, lambda g, x, t: -t * g * sigmoid(-t * x))
+_register("binary_cross_entropy", 3, _cross_entropy, _cross_entropy_slope)
+_register("binary_cross_entropy_with_logits", 4, _cross_entropy_of_logits)

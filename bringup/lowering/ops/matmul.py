@@ -108,15 +108,9 @@ def _added(self: Tensor, beta: Number, out: Tensor) -> Tensor | None:
     return None if beta.equals(0) else self.expand(out.shape)
 
 
-@lowering("aten::mm", "aten::bmm", "aten::_int_mm")
-def mm(call: Call, self: Tensor, mat2: Tensor) -> None:
-    """The product of two matrices, or of two batches of them."""
-    matrix_matrix(call, call.outs[0], self, mat2)
-
-
-@lowering("aten::mm.dtype", "aten::bmm.dtype")
-def mm_dtype(call: Call, self: Tensor, mat2: Tensor, out_dtype: int) -> None:
-    """The product in the type of its sum: halves give float32."""
+@lowering("aten::mm", "aten::bmm", "aten::_int_mm", "aten::mm.dtype", "aten::bmm.dtype")
+def mm(call: Call, self: Tensor, mat2: Tensor, out_dtype: int | None = None) -> None:
+    """The product of two matrices, or of two batches of them; of halves also in the type of its sum, float32."""
     matrix_matrix(call, call.outs[0], self, mat2)
 
 

@@ -137,15 +137,12 @@ def input_gradient(
     scale = rows.statistic(rstd)
     piece = rows.piece(grad, x, *given(weight))
 
-    def both(left: States, right: States) -> States:
-        return left[0] + right[0], left[1] + right[1]
-
     def terms(*j: Any) -> States:
         g, value = convert(piece(*j), wide), convert(piece.of(1, *j), wide)
         g = g if weight is None else g * convert(piece.of(2, *j), wide)
         return g, g * ((value - middle) * scale)
 
-    total, projection = k.reduce_many(piece.extents, terms, both, (0, 0), piece.lanes)
+    total, projection = k.reduce_many(piece.extents, terms, "add", (0, 0), piece.lanes)
     count = k.let(piece.number(wide))
     shift = const(0, wide) if mean is None else k.let(total / count)
     slope = k.let(projection / count)
@@ -181,14 +178,11 @@ def parameter_gradients(
         weighted = g * ((value - middle[0] if middle else value) * scale)
         return (weighted,) if db is None else (weighted, g)
 
-    def merge(left: States, right: States) -> States:
-        return tuple(a + b for a, b in zip(left, right))
-
     def part(piece: Piece) -> States:
-        return piece.k.reduce_many(piece.extents, lambda *j: terms(piece, *j), merge, inits, piece.lanes)
+        return piece.k.reduce_many(piece.extents, lambda *j: terms(piece, *j), "add", inits, piece.lanes)
 
     inits = (0,) * len(outs)
-    fold(call, inputs, dims, False, Fold(part, merge, inits), outs)
+    fold(call, inputs, dims, False, Fold(part, "add", inits), outs)
 
 
 def _layer_norm_outputs(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: Any) -> list[Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bringup.lowering.composed import composed, into
+from bringup.lowering.composed import into
+from bringup.lowering.registry import composed
 
 #: No sensible degree is larger; it bounds the loop of a wrong one.
 _MOST = 1 << 20

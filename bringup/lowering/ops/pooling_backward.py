@@ -16,7 +16,7 @@ from bringup.lowering.call import Call, Tensor
 from bringup.lowering.ops.convolution import is_channels_last, strides_in_format
 from bringup.lowering.ops.image_loops import each, element, grid_by_memory, place_of, scatter_gradients
 from bringup.lowering.ops.pooling import Window, average_windows, over, stretched_window, window_size
-from bringup.lowering.registry import lowering
+from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import BY_CODE, opmath
 from bringup.lowering.symbolic import IntLike
 
@@ -74,26 +74,20 @@ def gather_windows(
     k.launch()
 
 
-@lowering("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
-def max_pool_backward(
-    call: Call,
-    grad_output: Tensor,
-    self: Tensor,
-    kernel_size: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    ceil_mode: bool,
-    indices: Tensor,
-) -> None:
-    """Each gradient goes to the element that was the largest of its window."""
-    scatter_gradients(call, grad_output, indices, 2 if "2d" in call.op else 3)
+def _like_input(grad: Any, x: Any, *rest: Any) -> list[Any]:
+    return [new_output(x[2], x[3])]
 
 
-@lowering("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
-def adaptive_max_pool_backward(call: Call, grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
+@lowering("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward", outputs=_like_input)
+@lowering(
+    "aten::max_pool2d_with_indices_backward",
+    "aten::max_pool3d_with_indices_backward",
+    "aten::adaptive_max_pool2d_backward",
+    "aten::adaptive_max_pool3d_backward",
+)
+def max_pool_backward(call: Call, grad_output: Tensor, *windows_and_indices: Any) -> None:
     """Each gradient goes to the element that was the largest of its window."""
-    scatter_gradients(call, grad_output, indices, 2 if "2d" in call.op else 3)
+    scatter_gradients(call, grad_output, windows_and_indices[-1], 2 if "2d" in call.op else 3)
 
 
 def _of_means(
@@ -184,14 +178,7 @@ def _unpool_outputs(x: Any, indices: Any, output_size: Sequence[int]) -> list[An
 
 
 @lowering("aten::max_unpool2d", outputs=_unpool_outputs)
-def max_unpool2d(call: Call, self: Tensor, indices: Tensor, output_size: list[int]) -> None:
-    """The inverse of max_pool2d: elements back to where they came from, 0 elsewhere."""
-    unpool(call, self, indices, 2)
-
-
 @lowering("aten::max_unpool3d")
-def max_unpool3d(
-    call: Call, self: Tensor, indices: Tensor, output_size: list[int], stride: list[int], padding: list[int]
-) -> None:
-    """The inverse of max_pool3d."""
-    unpool(call, self, indices, 3)
+def max_unpool(call: Call, self: Tensor, indices: Tensor, *_: Any) -> None:
+    """The inverse of max_pool: elements back to where they came from, 0 elsewhere."""
+    unpool(call, self, indices, 2 if "2d" in call.op else 3)

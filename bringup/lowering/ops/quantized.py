@@ -20,19 +20,8 @@ from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import clamped, unary, where
 from bringup.lowering.ops.convolution import Variation, correlate, geometry
 from bringup.lowering.ops.matmul import is_unit
-from bringup.lowering.registry import Lowering
+from bringup.lowering.registry import define
 from bringup.lowering.scalar_types import BY_CODE, opmath, promote
-
-#: Overload → its definition; graphs only.
-DEFINITIONS: dict[str, Lowering] = {}
-
-
-def _for(overload: str) -> Callable[[Lowering], Lowering]:
-    def note(definition: Lowering) -> Lowering:
-        DEFINITIONS[overload] = definition
-        return definition
-
-    return note
 
 
 def _integers(k: KernelBuilder, *numbers: int) -> list[Expr]:
@@ -92,7 +81,7 @@ def _split(vector: Tensor, shape: Sequence[Any]) -> Tensor:
     return replace(vector.view(tuple(shape), strides), contiguous=vector.contiguous)
 
 
-@_for("bringup::quantized_linear")
+@define("graph lowering", "bringup::quantized_linear")
 def quantized_linear(
     call: Call,
     x: Tensor,
@@ -120,7 +109,7 @@ def quantized_linear(
     k.launch()
 
 
-@_for("bringup::quantized_convolution")
+@define("graph lowering", "bringup::quantized_convolution")
 def quantized_convolution(
     call: Call,
     x: Tensor,
@@ -148,7 +137,7 @@ def quantized_convolution(
 # ---- what follows from weights: computed at every call, or once where the weights are constants (export) ----
 
 
-@_for("bringup::quantized_bias")
+@define("graph lowering", "bringup::quantized_bias")
 def quantized_bias(
     call: Call, weight: Tensor, bias: Tensor | None, scales: Tensor, x_scale: Number, x_zero: int
 ) -> None:
@@ -168,7 +157,7 @@ def quantized_bias(
     k.launch()
 
 
-@_for("bringup::quantized_factors")
+@define("graph lowering", "bringup::quantized_factors")
 def quantized_factors(call: Call, scales: Tensor, x_scale: Number, y_scale: Number) -> None:
     """Multiplier and shift of every channel: the 53 bits of the real factor, rounded to 31."""
     k = call.kernel("quantized_factors")
@@ -200,49 +189,26 @@ def _pointwise(call: Call, tensors: Sequence[Tensor], formula: Callable[..., Exp
     elementwise(call, call.outs, tensors, formula, int64, name=call.op.replace("bringup::", ""), builder=True)
 
 
-@_for("bringup::requantize")
-def requantize(
-    call: Call,
-    x: Tensor,
-    offset: int,
-    multiplier: int,
-    shift: int,
-    zero: int,
-    low: int,
-    high: int,
-    dtype: Any,
-) -> None:
+@define("graph lowering", "bringup::requantize")
+def requantize(call: Call, x: Tensor, *numbers_and_dtype: Any) -> None:
     """(x + offset) × multiplier / 2^shift, at another zero point."""
 
     def formula(k: KernelBuilder, value: Expr) -> Expr:
-        added, *numbers = _integers(k, offset, multiplier, shift, zero, low, high)
-        return requantized(value + added, *numbers)
+        offset, multiplier, shift, zero, low, high = _integers(k, *numbers_and_dtype[:-1])
+        return requantized(value + offset, multiplier, shift, zero, low, high)
 
     _pointwise(call, [x], formula)
 
 
-@_for("bringup::quantized_add")
-def quantized_add(
-    call: Call,
-    a: Tensor,
-    b: Tensor,
-    a_zero: int,
-    b_zero: int,
-    a_factor: int,
-    b_factor: int,
-    shift: int,
-    zero: int,
-    low: int,
-    high: int,
-    dtype: Any,
-) -> None:
+@define("graph lowering", "bringup::quantized_add")
+def quantized_add(call: Call, a: Tensor, b: Tensor, *numbers_and_dtype: Any) -> None:
     """The sum of two quantized tensors, rounded once."""
     _eight_bits(call, a, b)
 
     def formula(k: KernelBuilder, x: Expr, y: Expr) -> Expr:
-        numbers = _integers(k, a_zero, b_zero, a_factor, b_factor, shift, zero, low, high)
-        total = (x - numbers[0]) * numbers[2] + (y - numbers[1]) * numbers[3]
-        return _clamped(_shifted(total, numbers[4]) + numbers[5], numbers[6], numbers[7])
+        x_zero, y_zero, x_factor, y_factor, shift, zero, low, high = _integers(k, *numbers_and_dtype[:-1])
+        total = (x - x_zero) * x_factor + (y - y_zero) * y_factor
+        return _clamped(_shifted(total, shift) + zero, low, high)
 
     _pointwise(call, [a, b], formula)
 
@@ -268,7 +234,7 @@ def _halves_widened(call: Call, x: Tensor) -> None:
         raise NoKernel(f"{call.op} takes float32 and half types, not {x.dtype}")
 
 
-@_for("quantized_decomposed::quantize_per_tensor")
+@define("graph lowering", "quantized_decomposed::quantize_per_tensor")
 def quantize_per_tensor(call: Call, x: Tensor, scale: Number, zero: int, low: int, high: int, dtype: Any) -> None:
     """One scale and zero point for all; both are numbers of the graph."""
     _halves_widened(call, x)
@@ -277,7 +243,7 @@ def quantize_per_tensor(call: Call, x: Tensor, scale: Number, zero: int, low: in
     elementwise(call, call.outs, [x], formula, float32, name="quantize")
 
 
-@_for("quantized_decomposed::quantize_per_tensor.tensor")
+@define("graph lowering", "quantized_decomposed::quantize_per_tensor.tensor")
 def quantize_per_tensor_tensor(
     call: Call, x: Tensor, scale: Tensor | Number, zero: Tensor | Number, low: int, high: int, dtype: Any
 ) -> None:
@@ -317,7 +283,7 @@ def _of_type(call: Call, x: Tensor, code: int) -> None:
         raise NoKernel(f"{call.op} expects {BY_CODE.get(code)} and got {x.dtype}")
 
 
-@_for("quantized_decomposed::dequantize_per_tensor")
+@define("graph lowering", "quantized_decomposed::dequantize_per_tensor")
 def dequantize_per_tensor(
     call: Call, x: Tensor, scale: Number, zero: int, low: int, high: int, dtype: int, out_dtype: Any
 ) -> None:
@@ -327,7 +293,7 @@ def dequantize_per_tensor(
     _dequantized(call, [x], float(scale.known()), zero)
 
 
-@_for("quantized_decomposed::dequantize_per_tensor.tensor")
+@define("graph lowering", "quantized_decomposed::dequantize_per_tensor.tensor")
 def dequantize_per_tensor_tensor(
     call: Call,
     x: Tensor,
@@ -352,7 +318,7 @@ def _along(vector: Tensor, like: Tensor, axis: int) -> Tensor:
     return vector.view(like.shape, [step if d == axis else 0 for d in range(like.ndim)])
 
 
-@_for("quantized_decomposed::quantize_per_channel")
+@define("graph lowering", "quantized_decomposed::quantize_per_channel")
 def quantize_per_channel(
     call: Call, x: Tensor, scales: Tensor, zeros: Tensor, axis: int, low: int, high: int, dtype: Any
 ) -> None:
@@ -369,7 +335,7 @@ def quantize_per_channel(
     elementwise(call, call.outs, operands, formula, kinds, name="quantize")
 
 
-@_for("quantized_decomposed::dequantize_per_channel")
+@define("graph lowering", "quantized_decomposed::dequantize_per_channel")
 def dequantize_per_channel(
     call: Call,
     x: Tensor,

@@ -1,4 +1,4 @@
-"""Random ops: in-place, so that the output is the only tensor; the numbers are those of csrc/aten/random.cpp."""
+"""Random ops: in-place, so that the output is the only tensor; the numbers are those of distributions.py."""
 
 from __future__ import annotations
 

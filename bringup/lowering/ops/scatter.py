@@ -7,6 +7,7 @@ parallel, the decided one is a sequential loop, so every destination belongs to 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from bringup.ir.dtypes import DType, int64
 from bringup.ir.expr import AsIndex, Binary, Expr, Where, const
@@ -56,13 +57,9 @@ class _Destinations:
         combine: str | None,
     ) -> None:
         """Stores value(j) where the index says, for each j in turn, and launches."""
-
-        def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+        with self.k.loop(count, "sequential") as j:
             position = place(self.k, self.positions, index_at(j), self.out.shape[self.dim])
             self.k.store(self.target, self.at(position), value(self.at(j)), combine=combine)
-            return ()
-
-        self.k.sequential(count, (), step)
         self.k.launch()
 
 
@@ -93,28 +90,13 @@ def _value(
     return lambda here: values.at(*here)
 
 
-@lowering("aten::scatter.src")
-def scatter(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
-    """The last of several values stays."""
-    scatter_into(call, start_from(call, self), dim, index, src, None)
-
-
-@lowering("aten::scatter.value")
-def scatter_value(call: Call, self: Tensor, dim: int, index: Tensor, value: Number) -> None:
-    """One number everywhere the index says."""
-    scatter_into(call, start_from(call, self), dim, index, value, None)
-
-
-@lowering("aten::scatter.reduce")
-def scatter_reduced(call: Call, self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str) -> None:
-    """The old form with add and multiply."""
-    scatter_into(call, start_from(call, self), dim, index, src, _COMBINES[reduce])
-
-
-@lowering("aten::scatter.value_reduce")
-def scatter_value_reduced(call: Call, self: Tensor, dim: int, index: Tensor, value: Number, reduce: str) -> None:
-    """The old form with add and multiply, of one number."""
-    scatter_into(call, start_from(call, self), dim, index, value, _COMBINES[reduce])
+@lowering("aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce")
+def scatter(
+    call: Call, self: Tensor, dim: int, index: Tensor, source: Tensor | Number, reduce: str | None = None
+) -> None:
+    """The last of several values stays, or all are added or multiplied, as in the old form."""
+    combine = None if reduce is None else _COMBINES[reduce]
+    scatter_into(call, start_from(call, self), dim, index, source, combine)
 
 
 @lowering("aten::scatter_add")
@@ -284,23 +266,13 @@ def index_put(
         values = _broadcast(values, shape)
     value = _value(k, out, values, shape)
     positions = [(k.read(index), d) for d, index in zip(plan.dims, plan.indices)]
-
-    def nest(at: list[Index]) -> None:
-        if len(at) < len(plan.shape):
-
-            def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
-                nest([*at, j])
-                return ()
-
-            k.sequential(plan.shape[len(at)], (), step)
-            return
+    with ExitStack() as loops:
+        at = [loops.enter_context(k.loop(extent, "sequential")) for extent in plan.shape]
         places: dict[int, Index] = dict(zip(plan.kept, kept))
         for buffer, d in positions:
             places[d] = place(k, buffer, at, out.shape[d], wrap=True)
-        here = list(plan.result_order(at, kept))
+        here: list[Index] = list(plan.result_order(at, kept))
         k.store(target, [places[d] for d in range(out.ndim)], value(here), combine="add" if accumulate else None)
-
-    nest([])
     k.launch()
 
 
@@ -324,16 +296,20 @@ def put(call: Call, self: Tensor, index: Tensor, source: Tensor, accumulate: boo
     count = index.numel
     target = k.update(line.view((out.numel,), (1,)))
     positions, values = k.read(index.view((count,), (1,))), k.read(source.view((count,), (1,)))
-
-    def step(j: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+    with k.loop(count, "sequential") as j:
         position = AsIndex(convert(positions[j], int64), k.size(out.numel), "wrap")
         k.store(target, [position], values[j], combine="add" if accumulate else None)
-        return ()
-
-    k.sequential(count, (), step)
     k.launch()
     if line is not out:
         copy(call, out, line)
+
+
+def occurrences(call: Call, words: Tensor, rows: IntLike) -> Tensor:
+    """How often each row of a table is named."""
+    counts = call.temporary(int64, (rows,))
+    elementwise(call, [counts], [], lambda: const(0, int64), [], "zero")
+    scatter_into(call, counts, 0, words, filled(call, 1, counts), "add")
+    return counts
 
 
 @lowering("aten::embedding_dense_backward")
@@ -350,26 +326,18 @@ def embedding_dense_backward(
         return
     words = dense(call, indices).view((count,), (1,))
     grads = dense(call, grad_output).view((count, width), (width, 1))
-    frequency: Tensor | None = None
-    if scale_grad_by_freq:
-        frequency = call.temporary(int64, (out.shape[0],))
-        elementwise(call, [frequency], [], lambda: const(0, int64), [], "zero")
-        scatter_into(call, frequency, 0, words, filled(call, 1, frequency), "add")
+    frequency = occurrences(call, words, out.shape[0]) if scale_grad_by_freq else None
     k = call.kernel("embedding_backward")
     j = k.grid(width)
     target, rows, x = k.update(total), k.read(words), k.read(grads)
     counts = k.read(frequency) if frequency is not None else None
-
-    def step(p: AxisVar, _: tuple[Expr, ...]) -> tuple[()]:
+    with k.loop(count, "sequential") as p:
         row = place(k, rows, [p], out.shape[0])
         value = convert(x[p, j], wide)
         if counts is not None:
             value = value / convert(counts[row], wide)
         real = Binary("ne", convert(rows[p], int64), const(padding_idx, int64)) if padding_idx >= 0 else None
         k.store(target, [row, j], value, combine="add", guard=real)
-        return ()
-
-    k.sequential(count, (), step)
     k.launch()
     if total is not out:
         copy(call, out, total)

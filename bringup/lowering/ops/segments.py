@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from bringup.lowering.composed import composed
 from bringup.lowering.reduction import checked_dim
+from bringup.lowering.registry import composed
 
 _KINDS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0), "max": ("amax", -math.inf)} | {
     "min": ("amin", math.inf)

@@ -144,46 +144,28 @@ def kthvalue(call: Call, self: Tensor, k: int, dim: int, keepdim: bool) -> None:
         deliver(call, _with_dim(out, x, dim, keepdim), dim, lines, k - 1)
 
 
-def _median_dim(call: Call, self: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> None:
-    x = at_least_1d(self)
-    dim %= x.ndim
-    found = _medians(call, x, dim, ignore_nan)
-    for out, lines in zip(call.outs, found):
-        deliver(call, _with_dim(out, x, dim, keepdim), dim, lines)
+def _register_median(name: str, ignore_nan: bool) -> None:
+    def along(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
+        x = at_least_1d(self)
+        dim %= x.ndim
+        for out, lines in zip(call.outs, _medians(call, x, dim, ignore_nan)):
+            deliver(call, _with_dim(out, x, dim, keepdim), dim, lines)
+
+    def of_all(call: Call, self: Tensor) -> None:
+        flat = dense(call, self).view((self.numel,), (1,))
+        lines, _ = _medians(call, flat, 0, ignore_nan)
+        copy(call, call.outs[0], lines.view((), ()))
+
+    lowering(f"aten::{name}.dim")(along)
+    lowering(f"aten::{name}")(of_all)
 
 
-def _median_of_all(call: Call, self: Tensor, ignore_nan: bool) -> None:
-    flat = dense(call, self).view((self.numel,), (1,))
-    lines, _ = _medians(call, flat, 0, ignore_nan)
-    copy(call, call.outs[0], lines.view((), ()))
-
-
-@lowering("aten::median.dim")
-def median_dim(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
-    """The lower median along a dimension; NaN where there is one."""
-    _median_dim(call, self, dim, keepdim, ignore_nan=False)
-
-
-@lowering("aten::nanmedian.dim")
-def nanmedian_dim(call: Call, self: Tensor, dim: int, keepdim: bool) -> None:
-    """The lower median along a dimension of what is not NaN."""
-    _median_dim(call, self, dim, keepdim, ignore_nan=True)
-
-
-@lowering("aten::median")
-def median(call: Call, self: Tensor) -> None:
-    """The lower median of everything; NaN if there is one."""
-    _median_of_all(call, self, ignore_nan=False)
-
-
-@lowering("aten::nanmedian")
-def nanmedian(call: Call, self: Tensor) -> None:
-    """The lower median of everything that is not NaN."""
-    _median_of_all(call, self, ignore_nan=True)
+_register_median("median", ignore_nan=False)
+_register_median("nanmedian", ignore_nan=True)
 
 
 def _medians(call: Call, x: Tensor, dim: int, ignore_nan: bool) -> tuple[Tensor, Tensor]:
-    """(lines, 1): the lower median of each line, or its first NaN, with its position."""
+    """(lines, 1): the lower median of each line, or its first NaN unless those are ignored, with its position."""
     values, places = sorted_lines(call, x, dim, ascending)
     lines, extent = values.shape
     result = call.temporary(x.dtype, (lines, 1)), call.temporary(int64, (lines, 1))

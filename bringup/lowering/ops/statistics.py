@@ -123,39 +123,17 @@ def norm_parts(p: Number | None) -> tuple[InKernel, str, InKernel]:
     )
 
 
-def _norm(call: Call, x: Tensor, p: Number | None, dims: Any, keepdim: bool) -> None:
-    wide = opmath(call.outs[0].dtype)
-    norm_of(call, [x], lambda value: convert(value, wide), p, normalized_dims(dims, x.ndim), keepdim)
-
-
-@lowering("aten::linalg_vector_norm")
-def vector_norm(call: Call, self: Tensor, ord: Number, dim: Any, keepdim: bool, dtype: int | None) -> None:
+@lowering("aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype")
+def vector_norm(call: Call, self: Tensor, p: Number | None, dim: Any, keepdim: bool, dtype: int | None = None) -> None:
     """The norm of everything, or over some dimensions."""
-    _norm(call, self, ord, dim, keepdim)
+    wide = opmath(call.outs[0].dtype)
+    norm_of(call, [self], lambda value: convert(value, wide), p, normalized_dims(dim, self.ndim), keepdim)
 
 
-@lowering("aten::norm.ScalarOpt_dim")
-def norm_dims(call: Call, self: Tensor, p: Number | None, dim: Any, keepdim: bool) -> None:
-    """The norm over some dimensions."""
-    _norm(call, self, p, dim, keepdim)
-
-
-@lowering("aten::norm.ScalarOpt_dim_dtype")
-def norm_dims_dtype(call: Call, self: Tensor, p: Number | None, dim: Any, keepdim: bool, dtype: int) -> None:
-    """The norm over some dimensions in a type."""
-    _norm(call, self, p, dim, keepdim)
-
-
-@lowering("aten::norm.ScalarOpt_dtype")
-def norm_dtype(call: Call, self: Tensor, p: Number | None, dtype: int) -> None:
-    """The norm of everything in a type."""
-    _norm(call, self, p, None, False)
-
-
-@lowering("aten::norm.Scalar")
-def norm_all(call: Call, self: Tensor, p: Number) -> None:
+@lowering("aten::norm.Scalar", "aten::norm.ScalarOpt_dtype")
+def norm_all(call: Call, self: Tensor, p: Number | None, dtype: int | None = None) -> None:
     """The norm of everything."""
-    _norm(call, self, p, None, False)
+    vector_norm(call, self, p, None, False)
 
 
 @lowering("aten::dist")

@@ -33,46 +33,27 @@ def folding(
     fold(call, [x], over, keepdim, Fold(part, op, finish=divided) if mean else Fold(part, op))
 
 
-def _sum(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str = "add", mean: bool = False) -> None:
+def sum_of(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str = "add", mean: bool = False) -> None:
+    """A sum or product of the elements along some dimensions, or their mean."""
     # Integers add up in the type of the result, halves in float32.
     wide = opmath(call.outs[0].dtype)
     folding(call, x, dims, keepdim, lambda value: convert(value, wide), op, mean)
 
 
-@lowering("aten::sum.dim_IntList")
-def sum_dims(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
-    """Sum over some dimensions."""
-    _sum(call, self, dim, keepdim)
+def _register(name: str, some: str, op: str, mean: bool = False) -> None:
+    def over_some(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
+        sum_of(call, self, dim, keepdim, op, mean)
+
+    def over_all(call: Call, self: Tensor, dtype: int | None) -> None:
+        sum_of(call, self, None, False, op, mean)
+
+    lowering(f"aten::{name}.{some}")(over_some)
+    lowering(f"aten::{name}")(over_all)
 
 
-@lowering("aten::sum")
-def sum_all(call: Call, self: Tensor, dtype: int | None) -> None:
-    """Sum of everything."""
-    _sum(call, self, None, False)
-
-
-@lowering("aten::mean.dim")
-def mean_dims(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None) -> None:
-    """Mean over some dimensions."""
-    _sum(call, self, dim, keepdim, mean=True)
-
-
-@lowering("aten::mean")
-def mean_all(call: Call, self: Tensor, dtype: int | None) -> None:
-    """Mean of everything."""
-    _sum(call, self, None, False, mean=True)
-
-
-@lowering("aten::prod.dim_int")
-def prod_dim(call: Call, self: Tensor, dim: int, keepdim: bool, dtype: int | None) -> None:
-    """Product along a dimension."""
-    _sum(call, self, dim, keepdim, "mul")
-
-
-@lowering("aten::prod")
-def prod_all(call: Call, self: Tensor, dtype: int | None) -> None:
-    """Product of everything."""
-    _sum(call, self, None, False, "mul")
+_register("sum", "dim_IntList", "add")
+_register("mean", "dim", "add", mean=True)
+_register("prod", "dim_int", "mul")
 
 
 @lowering("aten::nansum")
@@ -87,25 +68,15 @@ def nansum(call: Call, self: Tensor, dim: Any, keepdim: bool, dtype: int | None)
     folding(call, self, dim, keepdim, value)
 
 
-def _count(call: Call, x: Tensor, dims: Any) -> None:
-    folding(call, x, dims, False, lambda value: convert(truth(value), int64))
-
-
 def truth(value: Expr) -> Expr:
     """True where a value is not 0; NaN is true."""
     return convert(value, boolean)
 
 
-@lowering("aten::count_nonzero.dim_IntList")
-def count_nonzero_dims(call: Call, self: Tensor, dim: Sequence[int]) -> None:
-    """How many elements are not 0, over some dimensions."""
-    _count(call, self, dim)
-
-
-@lowering("aten::count_nonzero")
-def count_nonzero(call: Call, self: Tensor, dim: int | None) -> None:
+@lowering("aten::count_nonzero", "aten::count_nonzero.dim_IntList")
+def count_nonzero(call: Call, self: Tensor, dim: int | Sequence[int] | None) -> None:
     """How many elements are not 0."""
-    _count(call, self, dim)
+    folding(call, self, dim, False, lambda value: convert(truth(value), int64))
 
 
 @lowering("aten::trace")
@@ -114,4 +85,4 @@ def trace(call: Call, self: Tensor) -> None:
     rows, columns = self.shape
     length = rows if rows <= columns else columns
     diagonal = self.view([length], [self.strides[0] + self.strides[1]])
-    _sum(call, diagonal, None, False)
+    sum_of(call, diagonal, None, False)

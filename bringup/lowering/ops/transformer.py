@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bringup.lowering.composed import composed
+from bringup.lowering.registry import composed
 
 
 def _hidden(mask: Tensor, kind: int | None, shape: tuple[int, int, int]) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bringup.lowering.composed import composed, flat_places
+from bringup.lowering.composed import flat_places
+from bringup.lowering.registry import composed
 
 _Found = tuple[Tensor, Tensor, Tensor]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bringup.ir.dtypes import int64
+from bringup.ir.dtypes import boolean, int64
 from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, binary, const
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
@@ -103,9 +103,9 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
     """How many elements fall into each of some equal bins; an empty range is that of the elements."""
     (out,) = call.outs
     x = self
-    if not x.dtype.is_float:
-        raise NoKernel(f"histc has no kernel for {x.dtype}")
-    wide = opmath(x.dtype)
+    if x.dtype is boolean:
+        raise NoKernel("histc has no kernel for bool")
+    wide = opmath(x.dtype) if x.dtype.is_float else int64  # integers are CUDA's: the CPU has none
     given = min.known(), max.known()
     if not all(map(math.isfinite, given)):
         raise RuntimeError("torch.histc: range of [{:g}, {:g}] is not finite".format(*given))
@@ -128,10 +128,11 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
     if own_range:
         ends = (k.read(low).at(), k.read(high).at())
         flat = Binary("eq", *ends)
-        ends = (Where(flat, ends[0] - 1.0, ends[0]), Where(flat, ends[1] + 1.0, ends[1]))
+        ends = (Where(flat, ends[0] - 1, ends[0]), Where(flat, ends[1] + 1, ends[1]))
     start, stop = (k.let(end) for end in ends)
     count = Cast(IndexValue(k.size(bins)), wide)
-    place = binary("min", Cast((value - start) * count / (stop - start), int64), bins - 1)
+    divided = binary("div" if wide.is_float else "floordiv", (value - start) * count, stop - start)
+    place = binary("min", convert(divided, int64), bins - 1)
     inside = (value >= start) & (value <= stop)
     k.store(
         k.update(counts, [bins]), (AsIndex(place, k.size(bins), "check"),), const(1, wide), "ordered", "add", inside

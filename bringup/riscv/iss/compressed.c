@@ -40,10 +40,10 @@ static int32_t branch_offset(uint32_t raw) {
 static uint32_t word_offset(uint32_t raw) { return at(raw, 5, 6) | bits(raw, 12, 10) << 3 | at(raw, 6, 2); }
 static uint32_t double_offset(uint32_t raw) { return bits(raw, 6, 5) << 6 | bits(raw, 12, 10) << 3; }
 
-static uint32_t quadrant_0(const iss *m, uint32_t raw) {
+static uint32_t quadrant_0(uint32_t xlen, uint32_t raw) {
   uint32_t near = 8 + bits(raw, 4, 2), base = 8 + bits(raw, 9, 7), sp = 2;
   uint32_t imm = bits(raw, 10, 7) << 6 | bits(raw, 12, 11) << 4 | at(raw, 5, 3) | at(raw, 6, 2);
-  bool wide = m->xlen == 64;
+  bool wide = xlen == 64;
   switch (raw >> 13) {
     case 0:
       return imm ? make_i(OP_IMM, 0, near, sp, (int32_t)imm) : 0;
@@ -66,13 +66,13 @@ static uint32_t quadrant_0(const iss *m, uint32_t raw) {
   }
 }
 
-static uint32_t arithmetic(const iss *m, uint32_t raw) {
+static uint32_t arithmetic(uint32_t xlen, uint32_t raw) {
   uint32_t rd = 8 + bits(raw, 9, 7), rs2 = 8 + bits(raw, 4, 2), amount = bits(raw, 6, 2) | at(raw, 12, 5);
   static const uint8_t kinds[4] = {0, 4, 6, 7}; /* sub xor or and */
   switch (bits(raw, 11, 10)) {
     case 0:
     case 1:
-      if (m->xlen == 32 && amount > 31) return 0;
+      if (xlen == 32 && amount > 31) return 0;
       return make_i(OP_IMM, 5, rd, rd, (int32_t)(amount | at(raw, 10, 10)));
     case 2:
       return make_i(OP_IMM, 7, rd, rd, imm6(raw));
@@ -81,7 +81,7 @@ static uint32_t arithmetic(const iss *m, uint32_t raw) {
   }
   uint32_t which = bits(raw, 6, 5);
   if (!at(raw, 12, 0)) return make_r(OP, kinds[which], which == 0 ? 32 : 0, rd, rd, rs2);
-  if (which > 1 || m->xlen == 32) return 0;
+  if (which > 1 || xlen == 32) return 0;
   return make_r(OP_32, 0, which == 0 ? 32 : 0, rd, rd, rs2);
 }
 
@@ -95,20 +95,20 @@ static uint32_t lui_or_sp(uint32_t raw, uint32_t rd) {
   return imm6(raw) ? LUI | rd << 7 | (uint32_t)imm6(raw) << 12 : 0;
 }
 
-static uint32_t quadrant_1(const iss *m, uint32_t raw) {
+static uint32_t quadrant_1(uint32_t xlen, uint32_t raw) {
   uint32_t rd = bits(raw, 11, 7), near = 8 + bits(raw, 9, 7), zero = 0, ra = 1;
   switch (raw >> 13) {
     case 0:
       return make_i(OP_IMM, 0, rd, rd, imm6(raw));
     case 1:
-      if (m->xlen == 32) return make_jump(ra, jump_offset(raw));
+      if (xlen == 32) return make_jump(ra, jump_offset(raw));
       return rd ? make_i(OP_IMM_32, 0, rd, rd, imm6(raw)) : 0;
     case 2:
       return make_i(OP_IMM, 0, rd, zero, imm6(raw));
     case 3:
       return lui_or_sp(raw, rd);
     case 4:
-      return arithmetic(m, raw);
+      return arithmetic(xlen, raw);
     case 5:
       return make_jump(zero, jump_offset(raw));
     case 6:
@@ -128,14 +128,14 @@ static uint32_t move_or_jump(uint32_t raw, uint32_t rd, uint32_t rs2) {
   return rd ? make_i(JALR, 0, ra, rd, 0) : 0x00100073; /* c.ebreak */
 }
 
-static uint32_t quadrant_2(const iss *m, uint32_t raw) {
+static uint32_t quadrant_2(uint32_t xlen, uint32_t raw) {
   uint32_t rd = bits(raw, 11, 7), rs2 = bits(raw, 6, 2), sp = 2;
   uint32_t amount = bits(raw, 6, 2) | at(raw, 12, 5);
   int32_t word = (int32_t)(bits(raw, 3, 2) << 6 | at(raw, 12, 5) | bits(raw, 6, 4) << 2);
   int32_t twice = (int32_t)(bits(raw, 4, 2) << 6 | at(raw, 12, 5) | bits(raw, 6, 5) << 3);
   uint32_t store_word = bits(raw, 8, 7) << 6 | bits(raw, 12, 9) << 2;
   uint32_t store_twice = bits(raw, 9, 7) << 6 | bits(raw, 12, 10) << 3;
-  bool wide = m->xlen == 64;
+  bool wide = xlen == 64;
   switch (raw >> 13) {
     case 0:
       return !wide && amount > 31 ? 0 : make_i(OP_IMM, 1, rd, rd, (int32_t)amount);
@@ -157,13 +157,13 @@ static uint32_t quadrant_2(const iss *m, uint32_t raw) {
   }
 }
 
-uint32_t iss_expand(const iss *m, uint16_t raw) {
+uint32_t iss_expand(uint32_t xlen, uint16_t raw) {
   switch (raw & 3) {
     case 0:
-      return quadrant_0(m, raw);
+      return quadrant_0(xlen, raw);
     case 1:
-      return quadrant_1(m, raw);
+      return quadrant_1(xlen, raw);
     default:
-      return quadrant_2(m, raw);
+      return quadrant_2(xlen, raw);
   }
 }

@@ -1,4 +1,6 @@
 /* Control and status registers of machine mode. */
+#include <stddef.h>
+
 #include "iss.h"
 
 enum {
@@ -65,11 +67,26 @@ static bool is_high(uint32_t number) {
   return number == MCYCLEH || number == MINSTRETH || (number >= CYCLEH && number <= INSTRETH);
 }
 
+/* A register that is read as it was written, but for bits that stay zero; NULL if it is another one. */
+static uint64_t *plain_register(iss *m, uint32_t number, uint64_t *bits) {
+  uint64_t *const registers[] = {&m->mscratch, &m->mepc, &m->mcause, &m->mtval};
+  *bits = ~(uint64_t)(number == MEPC ? (iss_has(m, ISS_C) ? 1 : 3) : number == MTVEC ? 2 : 0);
+  if (number >= MSCRATCH && number <= MTVAL) return registers[number - MSCRATCH];
+  if (number == MTVEC) return &m->mtvec;
+  *bits = 0x888;
+  return number == MIE ? &m->mie : NULL;
+}
+
 void iss_float_changed(iss *m) { m->float_slow = m->frm != 0 || !(m->mstatus & MSTATUS_FS); }
 
 bool iss_csr_read(iss *m, uint32_t number, uint64_t *value) {
   uint64_t count = iss_retired_now(m) + m->retired_offset;
   if (!usable(m, number) || (is_high(number) && m->xlen == 64)) return false;
+  uint64_t bits, *plain = plain_register(m, number, &bits);
+  if (plain) {
+    *value = *plain;
+    return true;
+  }
   switch (number) {
     case FFLAGS:
       *value = 0;
@@ -107,24 +124,6 @@ bool iss_csr_read(iss *m, uint32_t number, uint64_t *value) {
     case MISA:
       *value = misa(m);
       return true;
-    case MIE:
-      *value = m->mie;
-      return true;
-    case MTVEC:
-      *value = m->mtvec;
-      return true;
-    case MSCRATCH:
-      *value = m->mscratch;
-      return true;
-    case MEPC:
-      *value = m->mepc;
-      return true;
-    case MCAUSE:
-      *value = m->mcause;
-      return true;
-    case MTVAL:
-      *value = m->mtval;
-      return true;
     case MIP:
       *value = m->mip;
       return true;
@@ -155,8 +154,13 @@ bool iss_csr_read(iss *m, uint32_t number, uint64_t *value) {
 
 bool iss_csr_write(iss *m, uint32_t number, uint64_t value) {
   if (number >> 10 == 3 || !usable(m, number) || (is_high(number) && m->xlen == 64)) return false;
-  uint64_t even = iss_has(m, ISS_C) ? ~(uint64_t)1 : ~(uint64_t)3;
   if (m->xlen == 32) value = (uint32_t)value;
+  uint64_t bits, *plain = plain_register(m, number, &bits);
+  if (plain) {
+    *plain = value & bits;
+    m->watch = true; /* it may have been mie */
+    return true;
+  }
   switch (number) {
     case FFLAGS:
       return true;
@@ -187,25 +191,6 @@ bool iss_csr_write(iss *m, uint32_t number, uint64_t value) {
       m->mstatus |= MSTATUS_MPP;
       m->watch = true;
       iss_float_changed(m);
-      return true;
-    case MIE:
-      m->mie = value & 0x888;
-      m->watch = true;
-      return true;
-    case MTVEC:
-      m->mtvec = value & ~(uint64_t)2;
-      return true;
-    case MSCRATCH:
-      m->mscratch = value;
-      return true;
-    case MEPC:
-      m->mepc = value & even;
-      return true;
-    case MCAUSE:
-      m->mcause = value;
-      return true;
-    case MTVAL:
-      m->mtval = value;
       return true;
     case MCYCLE:
     case MINSTRET: {

@@ -268,7 +268,7 @@ int iss_decode_at(iss *m, uint64_t pc) {
     memcpy(&high, m->ram + (pc + 2 - m->ram_base), 2);
     iss_decode(m, low | (uint32_t)high << 16, out);
   } else {
-    iss_decode(m, iss_has(m, ISS_C) ? iss_expand(m, low) : 0, out);
+    iss_decode(m, iss_has(m, ISS_C) ? iss_expand(m->xlen, low) : 0, out);
     out->length = 1;
   }
   m->pages[(pc - m->ram_base) / 4096] = 1;

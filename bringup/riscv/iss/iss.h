@@ -98,9 +98,8 @@ ISS_API uint64_t iss_console(iss *m, const uint8_t **text);
 ISS_API int iss_set_ranges(iss *m, const uint64_t *bounds, uint64_t count); /* sorted (start, end) pairs */
 ISS_API void iss_read_counts(iss *m, iss_counts *total, iss_counts *by_range);
 ISS_API void iss_reset_counts(iss *m);
-ISS_API uint64_t iss_csr(iss *m, uint32_t number); /* for debuggers; 0 if there is none */
-/* One vector instruction on the register files, for an emulator without vectors that shares its RAM: -1, or a fault. */
-ISS_API int iss_execute_vector(iss *m, uint32_t raw, uint64_t *beats);
+ISS_API uint64_t iss_csr(iss *m, uint32_t number);        /* for debuggers; 0 if there is none */
+ISS_API uint32_t iss_expand(uint32_t xlen, uint16_t raw); /* what a compressed instruction stands for; 0: illegal */
 
 /* ---- inside ---- */
 typedef struct iss_insn {
@@ -185,8 +184,7 @@ static inline bool iss_in_ram(const iss *m, uint64_t address, uint64_t size) {
 
 /* decode.c, compressed.c */
 void iss_decode(iss *m, uint32_t raw, iss_insn *out);
-uint32_t iss_expand(const iss *m, uint16_t raw); /* 0: illegal */
-int iss_decode_at(iss *m, uint64_t pc);          /* ISS_OK, or a fault of the fetch */
+int iss_decode_at(iss *m, uint64_t pc); /* ISS_OK, or a fault of the fetch */
 /* hart32.c, hart64.c */
 void iss_run_32(iss *m);
 void iss_run_64(iss *m);

@@ -94,8 +94,3 @@ void iss_run(iss *m, uint64_t instructions, iss_stop *stop) {
   m->given = m->left = 0;
   *stop = m->stop;
 }
-
-int iss_execute_vector(iss *m, uint32_t raw, uint64_t *beats) {
-  m->mstatus |= MSTATUS_FS | MSTATUS_VS;
-  return iss_vector(m, raw, beats);
-}

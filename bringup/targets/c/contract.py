@@ -17,29 +17,25 @@ from bringup.ir.index import Index, Int, Size
 from bringup.ir.kernel import Kernel
 from bringup.targets.c.contract_blocks import BLOCK_BYTES, ROW_COLUMNS, longest_k, units
 from bringup.targets.c.contract_dot import DotUnit, fits
-from bringup.targets.c.contract_function import Unit, batch_position, entry_name, opened, text_of
+from bringup.targets.c.contract_function import Unit, batch_position, opened
 from bringup.targets.c.contract_micro import micro_kernel, row_kernel, tile_of
 from bringup.targets.c.contract_pack import Packing, PackWriter
 from bringup.targets.c.contract_table import TableWriter
 from bringup.targets.c.contract_tile import ahead_function, tile_function
 from bringup.targets.c.options import COptions
-from bringup.targets.source import Source
+from bringup.targets.c.unit import Part, entry_head
 
 _DIRECT_ROWS = 16  # up to here packing the columns costs more than it saves
 
 
-def render(kernel: Kernel, target: COptions) -> Source | None:
-    """The C source of a kernel that is a packed contraction; None for every other kernel.
-
-    >>> render(Kernel("nothing"), COptions()) is None
-    True
-    """
+def contraction(kernel: Kernel, target: COptions) -> Part | None:
+    """The functions of a kernel that is a packed contraction; None for every other kernel."""
     form = recognise(kernel, (float32, float64, int32))
     if form is None:
         return None
     if form.contract.lanes == 1:
-        return _PackedUnit(form, target).source()
-    return DotUnit(form, target).source() if fits(form) else None
+        return _PackedUnit(form, target).whole()
+    return DotUnit(form, target).whole() if fits(form) else None
 
 
 class _PackedUnit(Unit):
@@ -53,14 +49,14 @@ class _PackedUnit(Unit):
         self.rows = Packing("bu_rows", form.rows, form.k, tile, tile.rows, False, self.max_k)
         self.columns = Packing("bu_columns", form.columns, form.k, tile, tile.columns, True, self.max_k)
 
-    def source(self) -> Source:
-        """The complete text, and the number of work units."""
+    def whole(self) -> Part:
+        """All functions, and the number of work units."""
         form, tile = self.form, self.tile
         body = self.packing(self.rows) + self.packing(self.columns) + self.micro_kernels()
         if form.contract.init is not None:
             body += self.around("bu_init", initial=True)
         body += self.around("bu_finish", initial=False) + self.ahead() + self.entry_function()
-        return Source(self.text(body), entry_name(form.kernel), units(form, tile))
+        return self.part(form.kernel, units(form, tile), body)
 
     def packing(self, packing: Packing) -> str:
         """The functions that pack one factor."""
@@ -72,14 +68,14 @@ class _PackedUnit(Unit):
 
     def around(self, name: str, initial: bool) -> str:
         """The function for the init of a tile, or for its epilogue."""
-        w = opened(self.form.kernel, self.target, self.form.batch)
-        text = tile_function(name, self.form, self.tile, w, initial)
-        self.collect(w)
+        parts = opened(self.form.kernel, self.target, self.form.batch)
+        text = tile_function(name, self.form, self.tile, parts, initial)
+        self.collect(parts.w)
         return text
 
     def ahead(self) -> str:
         """The function that asks for what an epilogue will read, if it reads anything of that kind."""
-        w = opened(self.form.kernel, self.target, self.form.batch)
+        w = opened(self.form.kernel, self.target, self.form.batch).w
         text = ahead_function("bu_ahead", self.form, w)
         self.asks = text is not None
         self.collect(w)
@@ -108,7 +104,7 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
     def entry_function(self) -> str:
         """The function that runs a range of work units."""
         form = self.form
-        w = opened(form.kernel, self.target, ())
+        w = opened(form.kernel, self.target, ()).w
 
         def let(name: str, index: Index) -> Index:
             w.line(f"const int64_t n_bu_{name} = {w.index(index)[0]};")
@@ -117,8 +113,7 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
         units(form, self.tile, let)
         position = batch_position(w, form.batch, "block / n_bu_row_blocks")
         self.collect(w)
-        head = f"void {entry_name(form.kernel)}(const uint64_t *args, int64_t begin, int64_t end, int64_t *report) {{\n"
-        return head + text_of(w) + self.storage() + self.loops(position) + "}\n"
+        return entry_head(form.kernel) + w.text() + self.storage() + self.loops(position) + "}\n"
 
     def storage(self) -> str:
         """The buffers of one call, all on its stack."""
@@ -207,7 +202,7 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
         if not self.form.columns_in_place:
             return "0", ""
         affine, columns = self.columns.affine, self.tile.columns
-        w = opened(self.form.kernel, self.target, ())
+        w = opened(self.form.kernel, self.target, ()).w
         w.stack[0].axes.update({axis.name: f"at[{number}]" for number, axis in enumerate(self.form.batch)})
         step = w.index(affine.k[0].step if affine.k else Int(0))[0]
         base = w.index(affine.base)[0]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bringup.ir.contraction_form import Form, extent_of
+from bringup.ir.contraction_form import Form
 from bringup.ir.dtypes import float64
 from bringup.ir.index import Index, Int, maximum, minimum
+from bringup.ir.kernel import extent_of
 from bringup.targets.c.contract_micro import Tile
 
 #: Bytes of packed rows, and of the sums of a unit where k is cut. With a panel of columns (96 KB) and the tables one

@@ -6,17 +6,20 @@ is packed. Several columns (and two rows where registers allow) go together, so 
 
 from __future__ import annotations
 
-from bringup.ir.contraction_form import Affine, Form, extent_of
+from dataclasses import replace
+
+from bringup.ir.contraction_form import Affine, Form
 from bringup.ir.dtypes import float64
 from bringup.ir.index import Int
-from bringup.targets.c.contract_function import Unit, batch_position, entry_name, opened, text_of
+from bringup.ir.kernel import extent_of
+from bringup.targets.c.contract_function import Unit, batch_position, opened
 from bringup.targets.c.contract_micro import Tile
 from bringup.targets.c.contract_pack import converting_load
 from bringup.targets.c.contract_tile import tile_function
 from bringup.targets.c.contract_transpose import SHUFFLE
 from bringup.targets.c.options import COptions
+from bringup.targets.c.unit import Part, entry_head
 from bringup.targets.c.value import kind_of, storage_of
-from bringup.targets.source import Source
 
 _LANES = 32
 _UNIT_ROWS, _UNIT_COLUMNS = 8, 64
@@ -44,8 +47,7 @@ class DotUnit(Unit):
         self.columns = max(1, min(4, registers // self.parts))
         self.row_counts = (2, 1) if 2 * self.columns * self.parts <= registers else (1,)
         self.tile = Tile(kind_of(form.dtype), self.row_counts, self.parts, lanes)
-        self.w = opened(form.kernel, target, form.batch)
-        self.entry = entry_name(form.kernel)
+        self.w = opened(form.kernel, target, form.batch).w
 
     def affine(self, rows: bool) -> Affine:
         """The affine form of a factor."""
@@ -53,8 +55,8 @@ class DotUnit(Unit):
         assert found is not None
         return found
 
-    def source(self) -> Source:
-        """The complete text, and the number of work units."""
+    def whole(self) -> Part:
+        """All functions, and the number of work units."""
         form, tile = self.form, self.tile
         if form.fused:
             self.w.needs |= {("fma", tile.kind, tile.lanes), ("fma", tile.kind, 1)}
@@ -63,20 +65,14 @@ class DotUnit(Unit):
         finish = tile_function("bu_finish", form, tile, around, False)
         body = self.tail() + "".join(self.dots(rows) for rows in self.row_counts) + finish + self.entry_function()
         self.collect(self.w)
-        self.collect(around)
+        self.collect(around.w)
         rows, columns = extent_of(form.rows.axes), extent_of(form.columns.axes)
         units = (rows + (_UNIT_ROWS - 1)) // _UNIT_ROWS * ((columns + (_UNIT_COLUMNS - 1)) // _UNIT_COLUMNS)
-        units = extent_of(form.batch) * units
-        return Source(self.text(body), self.entry, units)
+        return self.part(form.kernel, extent_of(form.batch) * units, body)
 
     def load(self, rows: bool, lanes: int, place: str) -> str:
         """A load of a factor, in the type of the sum."""
         return converting_load(self.w, self.affine(rows).buffer.dtype, self.tile, lanes, place)
-
-    def step(self, lanes: int, x: str, y: str, total: str) -> str:
-        """One step of a sum."""
-        kind = self.tile.kind if lanes == 1 else self.tile.vector
-        return f"bu_fma_{kind}({x}, {y}, {total})" if self.form.fused else f"{x} * {y} + {total}"
 
     def pointers(self) -> tuple[str, str]:
         """The C types of the memory of rows and columns."""
@@ -86,7 +82,8 @@ class DotUnit(Unit):
     def tail(self) -> str:
         """The last, incomplete step: only the lanes that have a product change."""
         x, y = self.pointers()
-        step = self.step(1, self.load(True, 1, "x + l"), self.load(False, 1, "y + l"), "lane[l]")
+        one = replace(self.tile, lanes=1)
+        step = one.step(self.load(True, 1, "x + l"), self.load(False, 1, "y + l"), "lane[l]", self.form.fused)
         head = f"static __attribute__((noinline)) void bu_tail({self.tile.scalar} *lane, const {x} *x, const {y} *y,"
         return f"{head}\n    int64_t n) {{\n  for (int64_t l = 0; l < n; l++) lane[l] = {step};\n}}\n"
 
@@ -112,7 +109,7 @@ class DotUnit(Unit):
                 lines.append(f"    const {v} b{c}_{p} = {self.load(False, tile.lanes, f'y{c} + {at}')};")
                 for r in range(rows):
                     total = f"s{r}_{c}_{p}"
-                    lines.append(f"    {total} = {self.step(tile.lanes, f'a{r}_{p}', f'b{c}_{p}', total)};")
+                    lines.append(f"    {total} = {tile.step(f'a{r}_{p}', f'b{c}_{p}', total, self.form.fused)};")
         lines += ["  }", "  if (k < n) {", f"    {tile.scalar} lane[{_LANES}] __attribute__((aligned(64)));"]
         for r, c in pairs:
             lines += [f"    *({m} *)(lane + {p * tile.lanes}) = s{r}_{c}_{p};" for p in range(parts)]
@@ -140,7 +137,7 @@ class DotUnit(Unit):
     def entry_function(self) -> str:
         """The function that runs a range of work units."""
         form, tile = self.form, self.tile
-        w = opened(form.kernel, self.target, ())
+        w = opened(form.kernel, self.target, ()).w
         w.stack[0].axes.update({axis.name: f"at[{number}]" for number, axis in enumerate(form.batch)})
         count = self.columns
         k, rows, columns = (w.index(extent_of(axes))[0] for axes in (form.k, form.rows.axes, form.columns.axes))
@@ -151,8 +148,8 @@ class DotUnit(Unit):
         x, y = self.pointers()
         two = "if (rows - i > 1) bu_dot_2(k, x, y, out), done = 2; else " if len(self.row_counts) == 2 else ""
         self.collect(w)
-        return f"""void {self.entry}(const uint64_t *args, int64_t begin, int64_t end, int64_t *report) {{
-{text_of(w)}  const int64_t k = {k}, all_rows = {rows}, all_columns = {columns};
+        head = entry_head(form.kernel) + w.text()
+        return f"""{head}  const int64_t k = {k}, all_rows = {rows}, all_columns = {columns};
   const int64_t row_blocks = (all_rows + {_UNIT_ROWS - 1}) / {_UNIT_ROWS};
   const int64_t column_blocks = (all_columns + {_UNIT_COLUMNS - 1}) / {_UNIT_COLUMNS};
   {tile.scalar} sums[{_UNIT_ROWS * _UNIT_COLUMNS + tile.lanes}] __attribute__((aligned(64)));

@@ -54,6 +54,11 @@ class Tile:
         """The C type of a vector in memory, of any alignment."""
         return f"{self.vector}_m" if self.lanes > 1 else self.scalar
 
+    def step(self, x: str, y: str, total: str, fused: bool) -> str:
+        """C of the next sums of a vector."""
+        kind = self.vector if self.lanes > 1 else self.kind
+        return f"bu_fma_{kind}({x}, {y}, {total})" if fused else f"{x} * {y} + {total}"
+
 
 def tile_of(dtype: DType, target: COptions) -> Tile:
     """The tile for a type: as many accumulators as registers allow (32 with AVX-512, 16 else).
@@ -90,10 +95,7 @@ def micro_kernel(name: str, tile: Tile, rows: int, fused: bool) -> str:
     for i in range(rows):
         lines.append(f"    {{ const {v} t = {broadcast(f'a[{i}]', tile)};")
         for j in range(vectors):
-            step = (
-                f"bu_fma_{v if tile.lanes > 1 else tile.kind}(t, b{j}, c{i}_{j})" if fused else f"t * b{j} + c{i}_{j}"
-            )
-            lines.append(f"      c{i}_{j} = {step};")
+            lines.append(f"      c{i}_{j} = {tile.step('t', f'b{j}', f'c{i}_{j}', fused)};")
         lines.append("    }")
     lines += [f"    a += {rows}, b += ldb;", "  }"]
     lines += [f"  *({m} *)({place}) = c{i}_{j};" for i, j, place in places]
@@ -108,14 +110,13 @@ def row_kernel(name: str, tile: Tile, fused: bool) -> str:
     v, m, s, lanes = tile.vector, tile.memory, tile.scalar, tile.lanes
 
     def steps(count: int) -> str:
-        kind = v if lanes > 1 else tile.kind
         lines = [f"    const {v} t{i} = {broadcast(f'a[k + {i}]', tile)};" for i in range(count)]
         lines.append(f"    for (int64_t j = 0; j < width; j += {tile.columns}) {{")
         lines += [f"      {v} c{n} = *(const {m} *)(c + j + {n * lanes});" for n in range(tile.vectors)]
         for i in range(count):
             for n in range(tile.vectors):
                 b = f"*(const {m} *)(b + {i} * ldb + j + {n * lanes})"
-                lines.append(f"      c{n} = {f'bu_fma_{kind}(t{i}, {b}, c{n})' if fused else f't{i} * {b} + c{n}'};")
+                lines.append(f"      c{n} = {tile.step(f't{i}', b, f'c{n}', fused)};")
         lines += [f"      *({m} *)(c + j + {n * lanes}) = c{n};" for n in range(tile.vectors)]
         return "\n".join([*lines, "    }", ""])
 

@@ -14,11 +14,11 @@ from bringup.ir.dtypes import DType, bfloat16, float32, float64, int32
 from bringup.ir.expr import Cast
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Kernel
-from bringup.targets.c.access import Accesses
-from bringup.targets.c.contract_function import opened, split_position, text_of
+from bringup.targets.c.contract_function import opened, split_position
 from bringup.targets.c.contract_micro import Tile
 from bringup.targets.c.contract_transpose import SHUFFLE, turn_function
 from bringup.targets.c.options import COptions
+from bringup.targets.c.scope import Scopes
 from bringup.targets.c.value import converted, ctype, storage_of
 
 
@@ -80,9 +80,10 @@ class PackWriter:
 
     def __init__(self, packing: Packing, kernel: Kernel, target: COptions, batch: tuple[Axis, ...]) -> None:
         self.p = packing
-        self.arguments = text_of(opened(kernel, target, ()))
-        self.w = opened(kernel, target, batch)
-        self.declarations = text_of(self.w)
+        self.arguments = opened(kernel, target, ()).w.text()
+        parts = opened(kernel, target, batch)
+        self.w, self.values = parts.w, parts.values
+        self.declarations = self.w.text()
 
     def c(self, index: Index) -> str:
         """An index in C."""
@@ -175,16 +176,18 @@ class PackWriter:
             with w.scope("for (int64_t k = 0; k < kc; k++) {") as inner:
                 inner.axes.update({axis.name: f"x_{axis.name}" for axis in p.k})
                 w.pin = w.depth
-                value = w.value(Cast(p.factor.expr, {"f32": float32, "f64": float64, "i32": int32}[p.tile.kind]))
+                value = self.values.value(
+                    Cast(p.factor.expr, {"f32": float32, "f64": float64, "i32": int32}[p.tile.kind])
+                )
                 w.line(f"dst[k * {p.width} + j] = {value.text};")
                 step = f"x_{p.k[0].name}++;"
                 for axis in p.k[1:]:
                     step = f"if (++x_{axis.name} == {self.c(axis.extent)}) {{ x_{axis.name} = 0; {step} }}"
                 w.line(step)
-        return self.signature() + text_of(w) + "}\n"
+        return self.signature() + w.text() + "}\n"
 
 
-def converting_load(w: Accesses, dtype: DType, tile: Tile, lanes: int, place: str) -> str:
+def converting_load(w: Scopes, dtype: DType, tile: Tile, lanes: int, place: str) -> str:
     """C that loads elements of a type and converts them to the type of the sum."""
     size = "" if lanes == 1 else f"x{lanes}"
     text = f"*(const {storage_of(dtype)}{size}_m *)({place})"

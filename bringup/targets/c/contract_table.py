@@ -7,8 +7,9 @@ channel) it is computed once.
 
 from __future__ import annotations
 
-from bringup.ir.contraction_form import Dimension, extent_of
+from bringup.ir.contraction_form import Dimension
 from bringup.ir.index import Index, Int
+from bringup.ir.kernel import Axis, extent_of
 from bringup.targets.c.contract_pack import PackWriter
 from bringup.targets.c.contract_transpose import SHUFFLE
 
@@ -133,7 +134,7 @@ class TableWriter(PackWriter):
         if p.affine.guards:
             m = "mask[k]"
             first = next((at for at, d in enumerate(p.affine.k) if any(s != Int(0) for s in d.guard_steps)), None)
-            period = "1" if first is None else self.c(extent_of(p.affine.k[first:]))
+            period = "1" if first is None else self.c(extent_of(Axis("", d.extent) for d in p.affine.k[first:]))
             text = f"""  uint32_t mask[{p.max_k}];
   const int64_t period = {period};
   for (int64_t k = 0; k < kc && k < period; k++) {{ {self.mask()} mask[k] = m; }}

@@ -12,39 +12,29 @@ from contextlib import contextmanager
 from bringup.ir.contraction_form import Form, steps_of
 from bringup.ir.expr import IndexValue, Load, Name
 from bringup.ir.index import Index, Int
-from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Store
-from bringup.ir.walk import Substitution, all_values, bridges
-from bringup.targets.c.access import Accesses, address
-from bringup.targets.c.contract_function import split_position, text_of
+from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Store, offset_of
+from bringup.ir.walk import Substitution, accesses, all_values, bridges
+from bringup.targets.c.contract_function import split_position
 from bringup.targets.c.contract_micro import Tile
-from bringup.targets.c.scope import Vector
+from bringup.targets.c.parts import Parts
+from bringup.targets.c.scope import Scopes, Vector
 from bringup.targets.c.value import Value
 
 _INIT, _SUM = " init", " sum"  # names that no kernel has
 _LINE_BYTES = 64
 
 
-def _accesses(kernel: Kernel, block: Block) -> list[Index] | None:
+def _offsets(kernel: Kernel, block: Block) -> list[Index] | None:
     """The offsets of all accesses of a block; None if positions are also used otherwise (as values)."""
-    found = []
-    for stmt in block:
-        if isinstance(stmt, Store):
-            memory = kernel.buffer(stmt.buffer)
-            assert memory is not None
-            found.append(address(memory, stmt.indices))
-    for expr in all_values(block):
-        if isinstance(expr, IndexValue):
-            return None
-        if isinstance(expr, Load):
-            memory = kernel.buffer(expr.buffer)
-            assert memory is not None
-            found.append(address(memory, expr.indices))
-    return None if any(bridges(index) for index in found) else found
+    memories = {memory.name: memory for memory in kernel.memories}
+    found = [offset_of(memories[buffer], indices) for buffer, indices in accesses(block)]
+    as_values = any(isinstance(expr, IndexValue) for expr in all_values(block))
+    return None if as_values or any(bridges(index) for index in found) else found
 
 
 def merged_axes(kernel: Kernel, axes: tuple[Axis, ...], block: Block) -> tuple[tuple[Axis, ...], Block]:
     """The axes with neighbours joined that every access of the block sees as one, and the block in those axes."""
-    offsets = _accesses(kernel, block)
+    offsets = _offsets(kernel, block)
     out: list[Axis] = []
     gone: dict[str, Index] = {}
     for axis in reversed(axes):
@@ -59,13 +49,13 @@ def merged_axes(kernel: Kernel, axes: tuple[Axis, ...], block: Block) -> tuple[t
     return tuple(reversed(out)), Substitution(axes=gone).block(block)
 
 
-def _split(w: Accesses, axes: tuple[Axis, ...], start: str) -> None:
+def _split(w: Scopes, axes: tuple[Axis, ...], start: str) -> None:
     split_position(w, axes, start)
     w.stack[-1].axes.update({axis.name: f"x_{axis.name}" for axis in axes})
 
 
 @contextmanager
-def _each_run(w: Accesses, rows: tuple[Axis, ...], columns: tuple[Axis, ...]) -> Iterator[None]:
+def _each_run(w: Scopes, rows: tuple[Axis, ...], columns: tuple[Axis, ...]) -> Iterator[None]:
     """C loops over the runs of a tile: ``r`` is the row, ``c`` the first column, ``run`` the number of columns."""
     inner = columns[-1]
     with w.scope("for (int64_t c = 0, run; c < cols; c += run) {"):
@@ -80,7 +70,7 @@ def _each_run(w: Accesses, rows: tuple[Axis, ...], columns: tuple[Axis, ...]) ->
             yield
 
 
-def tile_function(name: str, form: Form, tile: Tile, w: Accesses, initial: bool) -> str:
+def tile_function(name: str, form: Form, tile: Tile, parts: Parts, initial: bool) -> str:
     """``name(args, report, at, row0, rows, col0, cols, stride, tile)``: the init of a tile's sums, or its epilogue."""
     contract, raw = form.contract, form.contract.name
     block: Block = form.before + form.after
@@ -92,7 +82,7 @@ def tile_function(name: str, form: Form, tile: Tile, w: Accesses, initial: bool)
         block = (*form.before, Let(contract.name, contract.init + Name(raw, form.dtype)), *form.after)
     columns, block = merged_axes(form.kernel, form.columns.axes, block)
     rows, block = merged_axes(form.kernel, form.rows.axes, block)
-    inner, lanes = columns[-1], tile.lanes
+    w, inner, lanes = parts.w, columns[-1], tile.lanes
     with _each_run(w, rows, columns):
         w.line(f"{tile.scalar} *const sums = tile + r * stride + c;")
         with w.scope(f"for (int64_t z = 0; z < run; z += {lanes}) {{") as body:
@@ -102,26 +92,21 @@ def tile_function(name: str, form: Form, tile: Tile, w: Accesses, initial: bool)
                 if not initial:
                     w.line(f"const {tile.vector} acc = *(const {tile.memory} *)(sums + z);")
                     body.names[raw] = Value("acc", tile.kind, lanes, w.depth)
-                for stmt in block:
-                    if isinstance(stmt, Store):
-                        w.store(stmt)
-                    else:
-                        assert isinstance(stmt, Let)
-                        body.names[stmt.name] = w.value(stmt.value)
+                parts.statements.block(block)
                 if initial:
-                    value = w.spread(body.names[_INIT], lanes)
+                    value = parts.ops.spread(body.names[_INIT], lanes)
                     if lanes > 1:
-                        w.line(w.memory("store", tile.kind, lanes, "sums", "z", value.text, "live") + ";")
+                        w.line(parts.accesses.memory("store", tile.kind, lanes, "sums", "z", value.text, "live") + ";")
                     else:
                         w.line(f"sums[z] = {value.text};")
     head = (
         f"static void {name}(const uint64_t *args, int64_t *report, const int64_t *at, int64_t row0, int64_t rows, "
         f"int64_t col0, int64_t cols, int64_t stride, {tile.scalar} *tile) {{\n"
     )
-    return f"{head}{text_of(w)}}}\n"
+    return f"{head}{w.text()}}}\n"
 
 
-def ahead_function(name: str, form: Form, w: Accesses) -> str | None:
+def ahead_function(name: str, form: Form, w: Scopes) -> str | None:
     """``name(args, at, row0, rows, col0, cols)`` asks for the lines of memory that a tile's epilogue reads and writes.
 
     A tile has two lines in each row, and the rows are far apart: no processor foresees that. Behind a product of
@@ -136,7 +121,7 @@ def ahead_function(name: str, form: Form, w: Accesses) -> str | None:
         if isinstance(access, (Load, Store)):
             memory = form.kernel.buffer(access.buffer)
             assert isinstance(memory, Buffer)
-            offset = address(memory, access.indices)
+            offset = offset_of(memory, access.indices)
             steps = steps_of(offset, (inner, *rows))
             # What all rows share is near after the first of them.
             if steps is not None and steps[0][0] == Int(1) and any(step != Int(0) for step in steps[0][1:]):
@@ -149,4 +134,4 @@ def ahead_function(name: str, form: Form, w: Accesses) -> str | None:
                 body.axes[inner.name] = f"(x_{inner.name} + z)"
                 w.line(f"__builtin_prefetch(b_{memory.name} + {w.index(offset)[0]}, {int(written)});")
     head = f"static void {name}(const uint64_t *args, const int64_t *at, int64_t row0, int64_t rows, int64_t col0, "
-    return f"{head}int64_t cols) {{\n{text_of(w)}}}\n"
+    return f"{head}int64_t cols) {{\n{w.text()}}}\n"

@@ -20,19 +20,8 @@ _X86_LEVELS: dict[str, frozenset[str]] = {
     "x86-64-v3": frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split()),
     "x86-64-v4": frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split()),
 }
-#: /proc/cpuinfo's word → the compiler's macro, for a -march that is not a level.
-_MACROS = {
-    "sse4_1": "__SSE4_1__",
-    "avx": "__AVX__",
-    "avx2": "__AVX2__",
-    "fma": "__FMA__",
-    "f16c": "__F16C__",
-    "avx512f": "__AVX512F__",
-    "avx512bw": "__AVX512BW__",
-    "avx512cd": "__AVX512CD__",
-    "avx512dq": "__AVX512DQ__",
-    "avx512vl": "__AVX512VL__",
-}
+#: /proc/cpuinfo's words that the compiler has a macro for, such as __AVX2__: for a -march that is not a level.
+_MACROS = frozenset("sse4_1 avx avx2 fma f16c".split()) | _X86_LEVELS["x86-64-v4"]
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
@@ -117,7 +106,7 @@ def march_target(march: str, predefined: Callable[[str], frozenset[str]]) -> CTa
         flags = level_flags(march)
     else:
         macros = predefined(march)
-        flags = frozenset(word for word, macro in _MACROS.items() if macro in macros)
+        flags = frozenset(word for word in _MACROS if f"__{word.upper()}__" in macros)
     missing = flags - _own_flags()
     if missing:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""x86 instructions for what C vectors have no operator for; each gives the bits of the C text in c_math/base.c."""
+"""x86 instructions for what C vectors have no operator for; each gives the bits of the C text in math/base.c."""
 
 from __future__ import annotations
 

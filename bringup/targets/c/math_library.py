@@ -1,7 +1,7 @@
 """The math prelude of C kernels: every function ops.py names, for vectors and scalars, from one definition each.
 
 No libm, no libc: polynomials and exactly rounded steps, so that vector and scalar form, AVX-512, AVX2 and a machine
-without fused multiply-add give the same bits. The definitions are c_math/*.c (math_template.py says how to read them).
+without fused multiply-add give the same bits. The definitions are math/*.c (math_template.py says how to read them).
 
 C names. T is f32x16 for 16 lanes of float32, float for one; the suffix is _f32x16, or _f32 for one lane. A mask is the
 integer vector that a comparison of T gives (all bits set: true); for one lane an int, 0 or not.
@@ -34,18 +34,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bringup.targets.c.math_intrinsics import intrinsic
-from bringup.targets.c.math_template import (
-    SCALARS,
-    Definition,
-    bits_of,
-    function_name,
-    instantiate,
-    parse,
-    split,
-    widest,
-)
-
-__all__ = ["function_name", "functions", "typedefs"]
+from bringup.targets.c.math_template import SCALARS, Definition, bits_of, instantiate, parse, split, widest
 
 Need = tuple[str, str, int]
 

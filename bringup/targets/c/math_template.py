@@ -1,4 +1,4 @@
-"""The template language of c_math/*.c: one text for a function gives its vector form of N lanes and its scalar form.
+"""The template language of math/*.c: one text for a function gives its vector form of N lanes and its scalar form.
 
 A definition starts with ``//! f32 f64`` (the types it serves) and a signature in type letters, on one line::
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-_SCALARS = {"f32": "float", "f64": "double"}
-_SCALARS |= {f"{sign}{bits}": f"{'u' * (sign == 'u')}int{bits}_t" for sign in "iu" for bits in (8, 16, 32, 64)}
+from bringup.targets.c.math_template import SCALARS
 
 # RISC-V's vectors take any count: three instructions instead of a loop. (gcc 12 knows no names of vector registers.)
 MOVE_SOME = """#if defined(__riscv_vector) && defined(__clang__)
@@ -133,7 +132,7 @@ def memory_typedefs(text: str) -> str:
         size = int(short[1:]) // 8
         if lanes:
             about = f"vector_size({size * int(lanes)}), aligned({size}), may_alias"
-            lines.append(f"typedef {_SCALARS[short]} {short}x{lanes}_m __attribute__(({about}));\n")
+            lines.append(f"typedef {SCALARS[short]} {short}x{lanes}_m __attribute__(({about}));\n")
         else:
-            lines.append(f"typedef {_SCALARS[short]} {short}_m __attribute__((may_alias));\n")
+            lines.append(f"typedef {SCALARS[short]} {short}_m __attribute__((may_alias));\n")
     return "".join(lines)

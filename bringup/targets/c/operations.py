@@ -5,24 +5,35 @@ Halves are rounded after each operation, small integers are brought back into ra
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from bringup.ir.dtypes import DType, Kind, boolean
-from bringup.ir.ops import UNARY
+from bringup.ir.ops import BINARY, INFIX, UNARY
 from bringup.targets.c import integer as c_integer
-from bringup.targets.c.options import COptions
 from bringup.targets.c.scope import Scopes
 from bringup.targets.c.value import Value, bits_of, ctype, kind_of
 
-_C_OPERATORS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _EXACT_IN_HALF = frozenset("neg abs sign floor ceil trunc round min max copysign".split())
-_BITWISE = {"and": "&", "or": "|", "xor": "^"}
+#: Ops on bools in C; {not} is the operator that inverts one.
+_OF_BOOLS = {
+    **dict.fromkeys(("and", "mul", "min"), "({x} & {y})"),
+    **dict.fromkeys(("or", "add", "max"), "({x} | {y})"),
+    **dict.fromkeys(("xor", "ne"), "({x} ^ {y})"),
+    "eq": "({not}({x} ^ {y}))",
+    "lt": "(({not}{x}) & {y})",
+    "le": "(({not}{x}) | {y})",
+    "gt": "({x} & ({not}{y}))",
+    "ge": "({x} | ({not}{y}))",
+}
 
 
-class Operations(Scopes):
+@dataclass
+class Operations:
     """Emits operations on values."""
 
-    def __init__(self, target: COptions) -> None:
-        super().__init__(target)
-        self.before_narrowing: dict[str, str] = {}  # a rounded half, and the float32 it came from: stores round that
+    w: Scopes
+    before_narrowing: dict[str, str] = field(default_factory=dict)
+    """A rounded half, and the float32 it came from: stores round that."""
 
     # fitting operands together
 
@@ -34,7 +45,7 @@ class Operations(Scopes):
         if value.lanes == lanes and (value.kind != "bool" or value.mask_bits == mask_bits):
             return value
         key = ("spread", value.kind, value.text, vector)
-        found = self.find(key)
+        found = self.w.find(key)
         if found is None:
             if value.lanes == lanes:
                 text = f"__builtin_convertvector({value.text}, {vector})"
@@ -42,8 +53,7 @@ class Operations(Scopes):
                 text = f"({vector}){{0}} - ({value.text})"
             else:
                 text = f"{value.text} - ({vector}){{0}}"  # not +: 0.0 + -0.0 is 0.0
-            found = self.declare(text, value.kind, lanes, value.depth, mask_bits)
-            self.stack[found.depth].memo[key] = found
+            found = self.w.remember(key, self.w.declare(text, value.kind, lanes, value.depth, mask_bits))
         return found
 
     def together(self, *values: Value, mask_bits: int = 32) -> tuple[list[str], int, int]:
@@ -58,28 +68,28 @@ class Operations(Scopes):
         """Declares the result of an operation, brought into the range and precision of its type."""
         kind = value.kind
         if dtype.is_half:
-            whole = self.declare(text, kind, lanes, depth)
-            text = self.call("narrow", "f16" if dtype.name == "float16" else "bf16", lanes, whole.text)
-            made = self.declare(text, kind, lanes, depth)
+            whole = self.w.declare(text, kind, lanes, depth)
+            text = self.w.call("narrow", "f16" if dtype.name == "float16" else "bf16", lanes, whole.text)
+            made = self.w.declare(text, kind, lanes, depth)
             self.before_narrowing[made.text] = whole.text
             return made
         if dtype.is_integer and dtype.bits < 32:
             text = small(text, dtype, lanes)
-        return self.declare(text, kind, lanes, depth, value.mask_bits)
+        return self.w.declare(text, kind, lanes, depth, value.mask_bits)
 
     def unary(self, op: str, x: Value, dtype: DType) -> Value:
         """One of ops.UNARY."""
         kind, lanes = x.kind, x.lanes
         unsigned, signed = ctype(f"u{bits_of(kind)}", lanes), ctype(f"i{bits_of(kind)}", lanes)
         if UNARY[op].returns_bool:
-            text = self.call(op, kind, lanes, x.text) if dtype.is_float else f"({x.text} < 0)"
-            return self.declare(text, "bool", lanes, x.depth, bits_of(kind))
+            text = self.w.call(op, kind, lanes, x.text) if dtype.is_float else f"({x.text} < 0)"
+            return self.w.declare(text, "bool", lanes, x.depth, bits_of(kind))
         if dtype is boolean:  # not
-            return self.declare(f"(!{x.text})" if lanes == 1 else f"~{x.text}", "bool", lanes, x.depth, x.mask_bits)
+            return self.w.declare(f"(!{x.text})" if lanes == 1 else f"~{x.text}", "bool", lanes, x.depth, x.mask_bits)
         if dtype.is_float:
-            text = f"(-{x.text})" if op == "neg" else self.call(op, kind, lanes, x.text)
+            text = f"(-{x.text})" if op == "neg" else self.w.call(op, kind, lanes, x.text)
             if dtype.is_half and op in _EXACT_IN_HALF:
-                return self.declare(text, kind, lanes, x.depth)
+                return self.w.declare(text, kind, lanes, x.depth)
             return self.narrowed(x, dtype, text, lanes, x.depth)
         zero = "0" if lanes == 1 else f"({x.ctype}){{0}}"
         negative = f"({x.ctype})({'0' if lanes == 1 else f'({unsigned}){{0}}'} - ({unsigned}){x.text})"
@@ -97,7 +107,7 @@ class Operations(Scopes):
 
     def chosen(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
         """A selection in C; the condition is a mask as wide as the values."""
-        return f"({condition} ? {yes} : {no})" if lanes == 1 else self.call("select", kind, lanes, condition, yes, no)
+        return f"({condition} ? {yes} : {no})" if lanes == 1 else self.w.call("select", kind, lanes, condition, yes, no)
 
     def where(self, condition: Value, yes: Value, no: Value) -> Value:
         """Where."""
@@ -106,67 +116,51 @@ class Operations(Scopes):
         if condition.lanes == 1:
             texts, lanes, depth = self.together(yes, no)
             text = f"({condition.text} ? {texts[0]} : {texts[1]})"
-            return self.declare(text, kind, lanes, max(depth, condition.depth))
+            return self.w.declare(text, kind, lanes, max(depth, condition.depth))
         (c, a, b), lanes, depth = self.together(condition, yes, no, mask_bits=bits)
         text = f"(({c} & {a}) | (~{c} & {b}))" if kind == "bool" else self.chosen(c, a, b, kind, lanes)
-        return self.declare(text, kind, lanes, depth)
+        return self.w.declare(text, kind, lanes, depth)
+
+    def both(self, a: Value | None, b: Value | None) -> Value | None:
+        """Where two conditions hold; None stands for everywhere."""
+        return a or b if a is None or b is None else self.binary("and", a, b, boolean)
 
     def binary(self, op: str, a: Value, b: Value, dtype: DType) -> Value:
         """One of ops.BINARY."""
         (x, y), lanes, depth = self.together(a, b)
         kind = a.kind
         if dtype is boolean:
-            return self._boolean(op, x, y, lanes, depth)
-        if op in _C_OPERATORS:
-            return self.declare(f"({x} {_C_OPERATORS[op]} {y})", "bool", lanes, depth, bits_of(kind))
+            text = _OF_BOOLS[op].format(x=x, y=y, **{"not": "!" if lanes == 1 else "~"})
+            return self.w.declare(text, "bool", lanes, depth)
+        if BINARY[op].returns_bool:
+            return self.w.declare(f"({x} {INFIX[op]} {y})", "bool", lanes, depth, bits_of(kind))
         if dtype.is_float:
             return self._floating(op, x, y, a, dtype, lanes, depth)
         return self.narrowed(a, dtype, self._integer(op, x, y, kind, dtype, lanes), lanes, depth)
 
-    def _boolean(self, op: str, x: str, y: str, lanes: int, depth: int) -> Value:
-        inverted = "!" if lanes == 1 else "~"
-        text = {
-            "and": f"({x} & {y})",
-            "mul": f"({x} & {y})",
-            "min": f"({x} & {y})",
-            "or": f"({x} | {y})",
-            "add": f"({x} | {y})",
-            "max": f"({x} | {y})",
-            "xor": f"({x} ^ {y})",
-            "ne": f"({x} ^ {y})",
-            "eq": f"({inverted}({x} ^ {y}))",
-            "lt": f"(({inverted}{x}) & {y})",
-            "le": f"(({inverted}{x}) | {y})",
-            "gt": f"({x} & ({inverted}{y}))",
-            "ge": f"({x} | ({inverted}{y}))",
-        }[op]
-        return self.declare(text, "bool", lanes, depth)
-
     def _floating(self, op: str, x: str, y: str, a: Value, dtype: DType, lanes: int, depth: int) -> Value:
-        infix = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(op)
-        kind = a.kind
+        infix, kind = INFIX.get(op), a.kind
         if dtype.is_half and op == "nextafter":
-            text = self.call(op, "f16" if dtype.name == "float16" else "bf16", lanes, x, y)
-            return self.declare(text, kind, lanes, depth)
-        text = f"({x} {infix} {y})" if infix else self.call(op, kind, lanes, x, y)
+            text = self.w.call(op, "f16" if dtype.name == "float16" else "bf16", lanes, x, y)
+            return self.w.declare(text, kind, lanes, depth)
+        text = f"({x} {infix} {y})" if infix else self.w.call(op, kind, lanes, x, y)
         if dtype.is_half and op in _EXACT_IN_HALF:
-            return self.declare(text, kind, lanes, depth)
+            return self.w.declare(text, kind, lanes, depth)
         return self.narrowed(a, dtype, text, lanes, depth)
 
     def _integer(self, op: str, x: str, y: str, kind: str, dtype: DType, lanes: int) -> str:
         unsigned, own = ctype(f"u{bits_of(kind)}", lanes), ctype(kind, lanes)
         if op in ("add", "sub", "mul"):
-            sign = {"add": "+", "sub": "-", "mul": "*"}[op]
-            return f"(({own})(({unsigned}){x} {sign} ({unsigned}){y}))"
-        if op in _BITWISE:
-            return f"({x} {_BITWISE[op]} {y})"
+            return f"(({own})(({unsigned}){x} {INFIX[op]} ({unsigned}){y}))"
+        if op in INFIX:
+            return f"({x} {INFIX[op]} {y})"
         if op in ("min", "max"):
             return self.chosen(f"({x} {'<' if op == 'min' else '>'} {y})", x, y, kind, lanes)
         if op in ("shl", "shr"):
             return self._shift(op, x, y, kind, dtype, lanes)
-        self.snippet(f"{op}_{kind}", c_integer.power(kind) if op == "pow" else c_integer.division(op, kind))
+        self.w.snippet(f"{op}_{kind}", c_integer.power(kind) if op == "pow" else c_integer.division(op, kind))
         if lanes > 1:
-            self.snippet(f"{op}_{own}", c_integer.lane_wise(op, kind, lanes))
+            self.w.snippet(f"{op}_{own}", c_integer.lane_wise(op, kind, lanes))
         return f"bu_{op}_{kind if lanes == 1 else own}({x}, {y})"
 
     def _shift(self, op: str, x: str, y: str, kind: str, dtype: DType, lanes: int) -> str:
@@ -194,17 +188,17 @@ class Operations(Scopes):
             return x
         if target is boolean:
             zero = "0" if lanes == 1 else f"({x.ctype}){{0}}"
-            return self.declare(f"({x.text} != {zero})", "bool", lanes, x.depth, bits_of(x.kind))
+            return self.w.declare(f"({x.text} != {zero})", "bool", lanes, x.depth, bits_of(x.kind))
         if source is boolean:
             return self._from_bool(x, kind)
         if target.is_float:
             if x.kind == kind and not target.is_half:
                 return x
-            text = x.text if x.kind == kind else self.call(f"from_{x.kind}", kind, lanes, x.text)
+            text = x.text if x.kind == kind else self.w.call(f"from_{x.kind}", kind, lanes, x.text)
             return self.narrowed(Value("", kind, lanes), target, text, lanes, x.depth)
         if source.is_float:
             wide = "i32" if target.bits < 32 else kind
-            text = self.call(f"from_{x.kind}", wide, lanes, x.text)
+            text = self.w.call(f"from_{x.kind}", wide, lanes, x.text)
             if wide != kind:
                 text = f"(({ctype(kind, lanes)}){text})"
             return self.narrowed(Value("", kind, lanes), target, text, lanes, x.depth)
@@ -230,17 +224,17 @@ class Operations(Scopes):
             text = f"(({ctype(kind, lanes)}){text})"
         else:
             text = f"((union {{ {ctype(x.kind)} from; {ctype(kind)} to; }}){{{text}}}.to)"
-        return self.declare(text, kind, lanes, x.depth)
+        return self.w.declare(text, kind, lanes, x.depth)
 
     def _from_bool(self, x: Value, kind: str) -> Value:
         lanes = x.lanes
         if lanes == 1:
-            return self.declare(f"(({ctype(kind)}){x.text})", kind, 1, x.depth)
+            return self.w.declare(f"(({ctype(kind)}){x.text})", kind, 1, x.depth)
         mask = self.spread(x, lanes, bits_of(kind))
         one = f"({mask.text} & 1)"
         if kind[0] == "f":
             one = f"__builtin_convertvector({one}, {ctype(kind, lanes)})"
-        return self.declare(f"(({ctype(kind, lanes)}){one})", kind, lanes, x.depth)
+        return self.w.declare(f"(({ctype(kind, lanes)}){one})", kind, lanes, x.depth)
 
 
 def small(text: str, dtype: DType, lanes: int) -> str:

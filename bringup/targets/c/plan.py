@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from bringup.ir.expr import AsIndex, Binary, Expr, Load, Name, Philox, Unary
-from bringup.ir.index import AxisVar, Index, Int, atoms, axes_in, coefficient
+from bringup.ir.expr import Binary, Expr, Name, Philox, Unary
+from bringup.ir.index import AxisVar, Int, axes_in, coefficient
 from bringup.ir.kernel import (
     Block,
     Buffer,
@@ -22,11 +22,11 @@ from bringup.ir.kernel import (
     axes_of,
     binds,
     blocks_of,
+    offset_of,
     statements,
 )
 from bringup.ir.ops import BINARY, UNARY
-from bringup.ir.walk import indices_of, operands, own_values, subexpressions
-from bringup.targets.c.access import address
+from bringup.ir.walk import accesses, axes_inside, indices_of, operands, own_values, subexpressions
 from bringup.targets.c.expr import draws_in_a_row, index_order
 from bringup.targets.c.options import COptions
 
@@ -46,11 +46,7 @@ class Plan:
 
 
 def plan(kernel: Kernel, target: COptions) -> Plan:
-    """How to render a kernel.
-
-    >>> plan(Kernel("nothing"), COptions()).style
-    'scalar'
-    """
+    """How to render a kernel."""
     one_unit = any(stmt.mode != "unique" for stmt in statements(kernel.body) if isinstance(stmt, Store))
     if target.vector_bytes == 0:
         return Plan("scalar", one_unit)
@@ -60,7 +56,7 @@ def plan(kernel: Kernel, target: COptions) -> Plan:
     if not grid:
         return Plan("rows", one_unit)
     inner = kernel.axes[-1].name
-    spread_rows = sum(_spread(kernel, stmt, vector_axis(stmt)) for stmt in rows)
+    spread_rows = sum(_spread(kernel, stmt, axes_of(stmt)[-1].name) for stmt in rows)
     spread_grid = sum(_spread(kernel, stmt, inner) for stmt in rows)
     return Plan("rows" if spread_rows <= spread_grid else "grid", one_unit)
 
@@ -78,16 +74,6 @@ def _grid_allowed(kernel: Kernel, target: COptions) -> bool:
 def _rows(kernel: Kernel) -> list[Stmt]:
     """The statements that could run in vectors on their own."""
     return [stmt for stmt in statements(kernel.body) if vectorisable(stmt)]
-
-
-def vector_axis(stmt: Stmt) -> str:
-    """The axis of a statement that would run in vectors.
-
-    >>> from bringup.ir.kernel import Axis
-    >>> vector_axis(Loop(Axis("j", Int(4)), ()))
-    'j'
-    """
-    return axes_of(stmt)[-1].name
 
 
 def vectorisable(stmt: Stmt) -> bool:
@@ -115,35 +101,10 @@ def _spread(kernel: Kernel, stmt: Stmt, axis: str) -> int:
         memory = kernel.buffer(buffer)
         if not isinstance(memory, Buffer):
             continue
-        scale, rest = coefficient(address(memory, indices), AxisVar(axis))
-        free = axis not in axes_in(scale) and axis not in _axes_inside(rest)
+        scale, rest = coefficient(offset_of(memory, indices), AxisVar(axis))
+        free = axis not in axes_in(scale) and axis not in axes_inside(rest)
         count += not (free and scale in (Int(0), Int(1)))
     return count
-
-
-def _axes_inside(index: Index) -> set[str]:
-    found = axes_in(index)
-    for atom in atoms(index):
-        if isinstance(atom, AsIndex):
-            for part in subexpressions(atom.value):
-                for inner in indices_of(part):
-                    found |= _axes_inside(inner)
-    return found
-
-
-def accesses(block: Block) -> Iterator[tuple[str, tuple[Index, ...]]]:
-    """Every load and store of a block: the buffer and the indices.
-
-    >>> list(accesses(()))
-    []
-    """
-    for stmt in statements(block):
-        for value in own_values(stmt):
-            for part in subexpressions(value):
-                if isinstance(part, Load):
-                    yield part.buffer, part.indices
-        if isinstance(stmt, Store):
-            yield stmt.buffer, stmt.indices
 
 
 def widest_bits(block: Block, values: Iterable[Expr], axis: str) -> int:
@@ -194,11 +155,7 @@ def _computed(expr: Expr, axis: str) -> Iterator[Expr]:
 
 
 def cheap(block: Block, values: Iterable[Expr]) -> bool:
-    """True for straight-line code of few operations: worth writing out twice.
-
-    >>> cheap((), [])
-    True
-    """
+    """True for straight-line code of few operations: worth writing out twice."""
     nodes = 0
     for root in (*values, *(value for stmt in statements(block) for value in own_values(stmt))):
         for part in subexpressions(root):

@@ -12,16 +12,9 @@ from dataclasses import dataclass
 
 from bringup.ir.dtypes import DType, Kind
 from bringup.ir.expr import Const
+from bringup.targets.c.math_template import SCALARS
 
-_SCALARS = {
-    "f32": "float",
-    "f64": "double",
-    "i32": "int32_t",
-    "u32": "uint32_t",
-    "i64": "int64_t",
-    "u64": "uint64_t",
-    "bool": "int",
-}
+_LETTERS = {Kind.FLOAT: "f", Kind.INT: "i", Kind.UINT: "u"}
 
 
 @dataclass(frozen=True)
@@ -53,8 +46,7 @@ def kind_of(dtype: DType) -> str:
     """
     if dtype.kind is Kind.BOOL:
         return "bool"
-    letter = {Kind.FLOAT: "f", Kind.INT: "i", Kind.UINT: "u"}[dtype.kind]
-    return f"{letter}{max(32, dtype.bits)}"
+    return f"{_LETTERS[dtype.kind]}{max(32, dtype.bits)}"
 
 
 def storage_of(dtype: DType) -> str:
@@ -68,8 +60,7 @@ def storage_of(dtype: DType) -> str:
         return "u8"
     if dtype.is_half:
         return "u16"
-    letter = {Kind.FLOAT: "f", Kind.INT: "i", Kind.UINT: "u"}[dtype.kind]
-    return f"{letter}{dtype.bits}"
+    return f"{_LETTERS[dtype.kind]}{dtype.bits}"
 
 
 def bits_of(kind: str) -> int:
@@ -88,7 +79,7 @@ def ctype(kind: str, lanes: int = 1, mask_bits: int = 32) -> str:
     ('float', 'f32x16')
     """
     if lanes == 1:
-        return _SCALARS[kind]
+        return "int" if kind == "bool" else SCALARS[kind]
     return f"i{mask_bits}x{lanes}" if kind == "bool" else f"{kind}x{lanes}"
 
 

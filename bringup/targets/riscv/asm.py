@@ -47,10 +47,13 @@ class Asm:
 
     def take(self) -> str:
         """An integer register."""
-        if not self._free:
-            raise OutOfRegisters(f"{self.name}: integer registers")
-        register = self._free.pop(0)
-        if register[0] == "s" and register not in self._saved:
+        return self._taken(self._free, "integer")
+
+    def _taken(self, free: list[str], what: str) -> str:
+        if not free:
+            raise OutOfRegisters(f"{self.name}: {what} registers")
+        register = free.pop(0)
+        if register.startswith(("s", "fs")) and register not in self._saved:
             self._saved.append(register)
         return register
 
@@ -67,12 +70,7 @@ class Asm:
 
     def take_float(self) -> str:
         """A floating-point register."""
-        if not self._free_floats:
-            raise OutOfRegisters(f"{self.name}: floating-point registers")
-        register = self._free_floats.pop(0)
-        if register.startswith("fs") and register not in self._saved:
-            self._saved.append(register)
-        return register
+        return self._taken(self._free_floats, "floating-point")
 
     @property
     def floats_left(self) -> int:

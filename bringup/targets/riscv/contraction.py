@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bringup.ir.contraction_form import offset_of, recognise, steps_of
+from bringup.ir.contraction_form import recognise, steps_of
 from bringup.ir.dtypes import DType, float32, float64, int32
 from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
-from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, offset_of
 from bringup.ir.walk import all_values
 
 #: Types of sums that become tiles in registers.
@@ -51,6 +51,11 @@ class Contraction:
     k: tuple[Span, ...]
 
     @property
+    def row(self) -> Span:
+        """The innermost axis of the rows, or one of a single step."""
+        return self.rows[-1] if self.rows else Span(Axis(" row", Int(1)), 1, 0, 0)
+
+    @property
     def row_count(self) -> int:
         """How many rows there are."""
         return math.prod(span.extent for span in self.rows)
@@ -72,11 +77,7 @@ class Contraction:
 
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
-    """The kernel as numbers; None if it is no such contraction: a factor that is not a plain load, a guard, an init.
-
-    >>> contraction_of(Kernel("nothing")) is None
-    True
-    """
+    """The kernel as numbers; None if it is no such contraction: a factor that is not a plain load, a guard, an init."""
     form = recognise(kernel, SUMS)
     if form is None or form.contract.init is not None or form.contract.lanes != 1:
         return None
@@ -94,13 +95,15 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         buffer = kernel.buffer(load.buffer)
         if not isinstance(buffer, Buffer):
             return None
-        found = steps_of(offset_of(buffer, load.indices), axes)
-        if found is None or not isinstance(found[1], Int) or not all(isinstance(step, Int) for step in found[0]):
+        found = known_steps(buffer, load.indices, axes)
+        if found is None:
             return None
         buffers.append(buffer)
-        steps.append([_number(step) for step in found[0]])
-        bases.append(found[1].value)
-    spans = [Span(axis, _number(axis.extent), row, column) for axis, row, column in zip(axes, *steps)]
+        steps.append(found[0])
+        bases.append(found[1])
+    extents = [axis.extent.value for axis in axes if isinstance(axis.extent, Int)]
+    assert len(extents) == len(axes), "all sizes are known"
+    spans = [Span(axis, extent, row, column) for axis, extent, row, column in zip(axes, extents, *steps)]
 
     def of(some: Sequence[Axis]) -> tuple[Span, ...]:
         return tuple(span for span in spans if span.axis in some)
@@ -118,6 +121,15 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         of(form.columns.axes),
         merged_k(of(form.k)),
     )
+
+
+def known_steps(buffer: Buffer, indices: tuple[Index, ...], axes: Sequence[Axis]) -> tuple[list[int], int] | None:
+    """How many elements a step on each axis moves an access, and where it begins; None if those are not numbers."""
+    found = steps_of(offset_of(buffer, indices), tuple(axes))
+    if found is None:
+        return None
+    numbers = [index.value for index in (*found[0], found[1]) if isinstance(index, Int)]
+    return (numbers[:-1], numbers[-1]) if len(numbers) == len(axes) + 1 else None
 
 
 def packable(c: Contraction, constants: frozenset[str], rest: Block = ()) -> frozenset[str]:
@@ -155,8 +167,3 @@ def merged_k(spans: Sequence[Span]) -> tuple[Span, ...]:
         else:
             out.append(span)
     return tuple(out)
-
-
-def _number(index: Index) -> int:
-    assert isinstance(index, Int)
-    return index.value

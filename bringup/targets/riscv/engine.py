@@ -5,15 +5,12 @@ The engine (bringup/riscv/gemm.py) sums along k in order with fused multiply-add
 
 from __future__ import annotations
 
-from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32
 from bringup.ir.expr import Name
 from bringup.ir.index import Int
 from bringup.ir.kernel import Buffer, Kernel, Store
-from bringup.targets.c.access import Accesses
-from bringup.targets.c.options import COptions
-from bringup.targets.c.render import Part
-from bringup.targets.riscv.contraction import Contraction, contraction_of
+from bringup.targets.c.unit import Part
+from bringup.targets.riscv.contraction import Contraction, contraction_of, known_steps
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import FUNCTION, parameters
 
@@ -56,7 +53,7 @@ def _layout(c: Contraction) -> tuple[int, int, str] | None:
     return a, b, " | ".join(flags) or "0"
 
 
-def engine_call(kernel: Kernel, name: str, target: COptions, base: int) -> Rendered | None:
+def engine_call(kernel: Kernel, name: str, base: int) -> Rendered | None:
     """The function that has the engine do a matrix product; None for other kernels."""
     c = contraction_of(kernel)
     if c is None or c.macs == 0 or not is_product(c) or len(c.after) != 1:
@@ -67,15 +64,15 @@ def engine_call(kernel: Kernel, name: str, target: COptions, base: int) -> Rende
     result = kernel.buffer(store.buffer)
     assert isinstance(result, Buffer)
     spans = (*c.batch, *c.rows, *c.columns)
-    found = steps_of(offset_of(result, store.indices), tuple(span.axis for span in spans))
-    if found is None or not isinstance(found[1], Int) or found[0][-1] != Int(1):
+    found = known_steps(result, store.indices, [span.axis for span in spans])
+    if found is None or found[0][-1] != 1:
         return None
-    steps = [step.value for step in found[0] if isinstance(step, Int)]
+    steps, first = found
     row = steps[len(c.batch)] if c.rows else c.column_count
     if row < c.column_count:
         return None
     loops = ""
-    places = {"a": str(c.row_base), "b": str(c.column_base), "c": str(found[1].value)}
+    places = {"a": str(c.row_base), "b": str(c.column_base), "c": str(first)}
     for number, (span, step) in enumerate(zip(c.batch, steps)):
         loops += f"  for (int64_t i{number} = 0; i{number} < {span.extent}; i{number}++)\n"
         places["a"] += f" + {span.row_step} * i{number}"
@@ -85,7 +82,7 @@ def engine_call(kernel: Kernel, name: str, target: COptions, base: int) -> Rende
     a, b, to = c.row_buffer.name, c.column_buffer.name, result.name
     operands = f"b_{a} + {places['a']}, b_{b} + {places['b']}, b_{to} + {places['c']}"
     call = f"bringup_gemm({base:#x}, {operands}, {sizes})"
-    head = f"{FUNCTION} {name}({parameters(Accesses(kernel, target), kernel)}) {{\n"
+    head = f"{FUNCTION} {name}({parameters(kernel)}) {{\n"
     text = f"{head}{loops}    if ({call}) report[0] = 1;\n}}\n"
     part = Part(name, Int(1), f'#include "{ENGINE_HEADER}"\n{text}', frozenset(), {})
     return Rendered(part, how="matrix engine")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bringup.targets.c.render import Part
+from bringup.targets.c.unit import Part
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bringup.ir.index import AxisVar, Int
-from bringup.ir.kernel import Axis, Kernel, Store
+from bringup.ir.index import AxisVar
+from bringup.ir.kernel import Kernel, Store
 from bringup.ir.walk import Substitution
 from bringup.targets.c.options import COptions
-from bringup.targets.c.render import Part
-from bringup.targets.c.statements import Statements
+from bringup.targets.c.parts import Parts
 from bringup.targets.c.value import Value, bits_of, ctype, kind_of, storage_of
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, packable
 from bringup.targets.riscv.rendered import Rendered
-from bringup.targets.riscv.static_function import function_text
+from bringup.targets.riscv.static_function import static_part
 from bringup.targets.riscv.tiles import INTEGER_SUMS, SUMS, Walk, best_height, best_tile, packed_order, pieces, walks
 from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
 
 #: Variables that one asm statement may change; compilers allow 30 operands, and these count twice.
 _OPERANDS = 8
-#: The row of a contraction that has one.
-_ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 
 
 def scalar_contract(kernel: Kernel, name: str, target: COptions, constants: frozenset[str]) -> Rendered | None:
@@ -77,7 +74,7 @@ class _Side:
         return packed_order(self.base, outer, (self.extent, self.step), self.tile, self.k)
 
 
-class _Writer(Statements):
+class _Writer:
     def __init__(
         self,
         kernel: Kernel,
@@ -87,12 +84,13 @@ class _Writer(Statements):
         c: Contraction,
         window: Window | None,
     ) -> None:
-        super().__init__(kernel, target)
-        self.entry, self.c, self.window = name, c, window
+        parts = Parts(kernel, target)
+        self.w, self.values, self.statements, self.loops = parts.w, parts.values, parts.statements, parts.loops
+        self.kernel, self.entry, self.c, self.window = kernel, name, c, window
         self.kind = kind_of(c.contract.dtype)
         self.scalar = ctype(self.kind)
         self.stored = {b.name: f"{storage_of(b.dtype)}_m" for b in (c.row_buffer, c.column_buffer)}
-        self.row = c.rows[-1] if c.rows else _ONE
+        self.row = c.row
         inside = window.columns if window else c.columns[-1:]
         self.outer_columns = tuple(span for span in c.columns if span not in inside)
         width = math.prod(span.extent for span in inside)
@@ -122,17 +120,17 @@ class _Writer(Statements):
         )
 
     def rendered(self) -> Rendered:
-        with self._loops((*self.c.batch, *self.c.rows[:-1])):
+        across = [span.axis for span in self.outer_columns]
+        with self.loops.nest([span.axis for span in (*self.c.batch, *self.c.rows[:-1])]):
             for rows, height in pieces(self.row.extent, self.tile[0]):
-                with self._tiles(rows) as row, self._rows_known(row, height), self._loops(self.outer_columns):
+                with self._tiles(rows) as row, self._rows_known(row, height), self.loops.nest(across):
                     if self.window:
                         self._one_tile(row, height, "0", self.tile[1])
                         continue
                     for columns, width in pieces(self.columns.extent, self.tile[1]):
                         with self._tiles(columns) as column:
                             self._one_tile(row, height, column, width)
-        text = function_text(self, self.kernel, self.entry)
-        part = Part(self.entry, Int(1), text, frozenset(self.needs), self.snippets)
+        part = static_part(self.w, self.kernel, self.entry)
         packed = {side.buffer: side.order() for side in (self.rows, self.columns) if side.packed}
         how = f"{self.tile[0]} × {self.tile[1]} sums in registers{', pooled' if self.window else ''}"
         return Rendered(part, packed, how=how)
@@ -140,22 +138,13 @@ class _Writer(Statements):
     # loops
 
     @contextmanager
-    def _loops(self, spans: Sequence[Span]) -> Iterator[None]:
-        with ExitStack() as stack:
-            for span in spans:
-                at = self.fresh("a")
-                header = f"for (int64_t {at} = 0; {at} < {span.extent}; {at}++) {{"
-                stack.enter_context(self.scope(header)).axes[span.axis.name] = at
-            yield
-
-    @contextmanager
     def _tiles(self, starts: range) -> Iterator[str]:
         """A loop over tiles; gives the C text of where the tile begins."""
         if len(starts) == 1:
             yield str(starts[0])
             return
-        at = self.fresh("t")
-        with self.scope(f"for (int64_t {at} = 0; {at} < {starts.stop}; {at} += {starts.step}) {{"):
+        at = self.w.fresh("t")
+        with self.w.scope(f"for (int64_t {at} = 0; {at} < {starts.stop}; {at} += {starts.step}) {{"):
             yield at
 
     @contextmanager
@@ -164,7 +153,7 @@ class _Writer(Statements):
         if self.kind[0] == "f":
             yield
             return
-        with self.scope() as scope:
+        with self.w.scope() as scope:
             scope.axes |= {self._row_name(i): _plus(row, i) for i in range(height)}
             yield
 
@@ -174,13 +163,13 @@ class _Writer(Statements):
     # one tile
 
     def _one_tile(self, row: str, height: int, column: str, width: int) -> None:
-        sums = [[self.fresh("s") for _ in range(width)] for _ in range(height)]
+        sums = [[self.w.fresh("s") for _ in range(width)] for _ in range(height)]
         for line in sums:
-            self.line(f"{self.scalar} {', '.join(f'{one} = 0' for one in line)};")
+            self.w.line(f"{self.scalar} {', '.join(f'{one} = 0' for one in line)};")
         rows = self._pointer(self.rows, row)
         columns = self._pointer(self.columns, column)
         # Compilers must not load a tile's numbers ahead of its loop and keep them on the stack: -7 % on a CNN.
-        self.line(f'__asm__("" : "+r"({rows}), "+r"({columns}));')
+        self.w.line(f'__asm__("" : "+r"({rows}), "+r"({columns}));')
         done = 0
         for walk in walks(self.c.k):
             self._walk(walk, rows, columns, sums, done)
@@ -194,26 +183,26 @@ class _Writer(Statements):
     def _settle(self, sums: list[str]) -> None:
         """All sums are in registers here: clang would move their last products behind the epilogues of others."""
         kind = "f" if self.kind[0] == "f" else "r"
-        if kind == "f" and bits_of(self.kind) > _float_bits(self.target.isa):
+        if kind == "f" and bits_of(self.kind) > _float_bits(self.w.target.isa):
             return
         for at in range(0, len(sums), _OPERANDS):
             named = ", ".join(f'"+{kind}"({one})' for one in sums[at : at + _OPERANDS])
-            self.line(f'__asm__("" : {named});')
+            self.w.line(f'__asm__("" : {named});')
 
     def _pointer(self, side: _Side, lane: str) -> str:
         """A pointer to the first number of a tile."""
-        terms = [(self.axis(span.axis.name)[0], step) for span, step in side.outer] + [(lane, side.step)]
+        terms = [(self.w.axis(span.axis.name)[0], step) for span, step in side.outer] + [(lane, side.step)]
         base = side.base
         if side.packed:
             base, size = 0, side.extent * side.depth
             terms = [(lane, side.depth)]
             for span, _ in reversed(side.moving):
-                terms.append((self.axis(span.axis.name)[0], size))
+                terms.append((self.w.axis(span.axis.name)[0], size))
                 size *= span.extent
         elif self.window and side is self.columns:
             terms.pop()
-        name = self.fresh("p")
-        self.line(f"const {self.stored[side.buffer]} *{name} = b_{side.buffer} + {_affine(base, terms)};")
+        name = self.w.fresh("p")
+        self.w.line(f"const {self.stored[side.buffer]} *{name} = b_{side.buffer} + {_affine(base, terms)};")
         return name
 
     def _walk(self, walk: Walk, rows: str, columns: str, sums: list[list[str]], done: int) -> None:
@@ -232,11 +221,11 @@ class _Writer(Statements):
             column_lanes, column_at, column_move = _in_line(walk, width, done)
         with ExitStack() as stack:
             for span, up, across in zip(walk.outer, row_move, column_move):
-                at, r, c = self.fresh("k"), self.fresh("p"), self.fresh("p")
+                at, r, c = self.w.fresh("k"), self.w.fresh("p"), self.w.fresh("p")
                 moves = f"{at}++, {r} += {up}, {c} += {across}"
-                self.line(f"const {self.stored[self.rows.buffer]} *{r} = {rows};")
-                self.line(f"const {self.stored[self.columns.buffer]} *{c} = {columns};")
-                stack.enter_context(self.scope(f"for (int64_t {at} = 0; {at} < {span.extent}; {moves}) {{"))
+                self.w.line(f"const {self.stored[self.rows.buffer]} *{r} = {rows};")
+                self.w.line(f"const {self.stored[self.columns.buffer]} *{c} = {columns};")
+                stack.enter_context(self.w.scope(f"for (int64_t {at} = 0; {at} < {span.extent}; {moves}) {{"))
                 rows, columns = r, c
             loaded: dict[str, str] = {}  # a number that several taps of a convolution read is loaded once
             for up, across in zip(row_at, column_at):
@@ -245,7 +234,7 @@ class _Writer(Statements):
                 self._products(sums, a, b, loaded)
                 if self.kind[0] != "f":  # clang would multiply first, add later, and run out of registers
                     self._settle([one for line in sums for one in line])
-                    self.line('__asm__ volatile("" ::: "memory");')  # nor keep numbers for later taps
+                    self.w.line('__asm__ volatile("" ::: "memory");')  # nor keep numbers for later taps
                     loaded.clear()
 
     def _products(self, sums: list[list[str]], rows: list[str], columns: list[str], loaded: dict[str, str]) -> None:
@@ -257,16 +246,16 @@ class _Writer(Statements):
             for number, one in enumerate(first):
                 i, j = (number, at) if down else (at, number)
                 a, b = (one, other) if down else (other, one)
-                self.line(f"{sums[i][j]} = {self._added(a, b, sums[i][j])};")
+                self.w.line(f"{sums[i][j]} = {self._added(a, b, sums[i][j])};")
 
     def _added(self, a: str, b: str, total: str) -> str:
         """C of the next sum."""
-        return self.call("fma", self.kind, 1, a, b, total) if self.kind[0] == "f" else f"{total} + {a} * {b}"
+        return self.w.call("fma", self.kind, 1, a, b, total) if self.kind[0] == "f" else f"{total} + {a} * {b}"
 
     def _number_at(self, text: str, loaded: dict[str, str]) -> str:
         if text not in loaded:
-            loaded[text] = self.fresh()
-            self.line(f"const {self.scalar} {loaded[text]} = {text};")
+            loaded[text] = self.w.fresh()
+            self.w.line(f"const {self.scalar} {loaded[text]} = {text};")
         return loaded[text]
 
     # what follows the sums
@@ -277,25 +266,23 @@ class _Writer(Statements):
             self._finish_integers(sums, column)
             return
         for i, line in enumerate(sums):
-            with self.scope() as outside:
+            with self.w.scope() as outside, self.w.pinned():
                 outside.axes[self.row.axis.name] = _plus(row, i)
-                before, self.pin = self.pin, self.depth
                 for j, one in enumerate(line):
-                    with self.scope() as scope:
+                    with self.w.scope() as scope:
                         scope.axes[inner] = _plus(column, j)
-                        scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
-                        self.block(self.c.after)
-                self.pin = before
+                        scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.w.depth)
+                        self.statements.block(self.c.after)
 
     def _finish_integers(self, sums: list[list[str]], column: str) -> None:
         """Multipliers, shifts and biases of a row cost more than a sum of int8: they are there before the columns."""
         for i, line in enumerate(sums):
             rename = Substitution(axes={self.row.axis.name: AxisVar(self._row_name(i))})
             for j, one in enumerate(line):
-                with self.scope() as scope:
+                with self.w.scope() as scope:
                     scope.axes[self.c.columns[-1].axis.name] = _plus(column, j)
-                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
-                    self.block(rename.block(self.c.after))
+                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.w.depth)
+                    self.statements.block(rename.block(self.c.after))
 
     def _pool(self, sums: list[list[str]], row: str) -> None:
         window = self.window
@@ -303,27 +290,25 @@ class _Writer(Statements):
         *lets, store = self.c.after
         assert isinstance(store, Store)
         for i, line in enumerate(sums):
-            with self.scope() as scope:
+            with self.w.scope() as scope, self.w.pinned():
                 scope.axes[self.row.axis.name] = _plus(row, i)
-                before, self.pin = self.pin, self.depth
-                state = None if starts_with_first(window.reduce) else self.value(window.reduce.inits[0])
+                state = None if starts_with_first(window.reduce) else self.values.value(window.reduce.inits[0])
                 for at, one in zip(window.positions, line):
                     # Each place has its own values under the same names.
                     scope.memo.clear()
                     scope.axes |= {span.axis.name: str(place) for span, place in zip(window.columns, at)}
-                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.depth)
-                    self.block(tuple(lets))
+                    scope.names[self.c.contract.name] = Value(one, self.kind, 1, self.w.depth)
+                    self.statements.block(tuple(lets))
                     combine = window.reduce.combine
-                    value = self.value(store.value)
+                    value = self.values.value(store.value)
                     if state is not None:
                         scope.names[combine.left[0]], scope.names[combine.right[0]] = state, value
-                        value = self.value(combine.results[0])
+                        value = self.values.value(combine.results[0])
                     state = value
                 scope.memo.clear()
                 assert state is not None
                 scope.names[window.reduce.names[0]] = state
-                self.block(window.rest)
-                self.pin = before
+                self.statements.block(window.rest)
 
 
 def _float_bits(isa: str) -> int:

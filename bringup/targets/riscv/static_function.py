@@ -12,15 +12,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bringup.ir.index import Int
-from bringup.ir.kernel import Kernel
-from bringup.targets.c.access import Accesses
-from bringup.targets.c.fold import Fold
+from bringup.ir.kernel import Contract, Kernel, Reduce, Stmt
 from bringup.targets.c.options import COptions
-from bringup.targets.c.render import Function, Part
+from bringup.targets.c.parts import Parts
+from bringup.targets.c.render import Function
+from bringup.targets.c.scope import Scopes
+from bringup.targets.c.unit import Part
 from bringup.targets.c.value import Value, kind_of, storage_of
+from bringup.targets.fold import Fold, fold_of
 
 #: Partial results of a fold that are variables instead of an array.
 _IN_REGISTERS = 8
@@ -28,25 +29,22 @@ _IN_REGISTERS = 8
 FUNCTION = "static __attribute__((noinline)) void"
 
 
-def parameters(writer: Accesses, kernel: Kernel) -> str:
-    """The parameters of a kernel's C function: a pointer for each buffer, and where a bad index is reported.
-
-    >>> parameters(Accesses(Kernel("k"), COptions()), Kernel("k"))
-    'int64_t *const report'
-    """
-    words = []
+def parameters(kernel: Kernel) -> str:
+    """The parameters of a kernel's C function: a pointer for each buffer, and where a bad index is reported."""
+    words, written = [], kernel.written
     for buffer in kernel.buffers:
-        const = "const " if buffer.name not in writer.written else ""
+        const = "const " if buffer.name not in written else ""
         words.append(f"{const}{storage_of(buffer.dtype)}_m *const b_{buffer.name}")
     return ", ".join([*words, "int64_t *const report"])
 
 
-def function_text(writer: Accesses, kernel: Kernel, name: str) -> str:
+def static_part(w: Scopes, kernel: Kernel, name: str) -> Part:
     """The function of the lines that were written; compilers find nothing in it that is not used."""
-    body = "".join(f"  {line}\n" for line in only_used(writer.stack[0].lines))
+    body = "".join(f"  {line}\n" for line in only_used(w.stack[0].lines))
     known = ["report", *(f"b_{buffer.name}" for buffer in kernel.buffers)]
     unused = "".join(f"  (void){one};\n" for one in known if not re.search(rf"\b{one}\b", body))
-    return f"{FUNCTION} {name}({parameters(writer, kernel)}) {{\n{unused}{body}}}\n"
+    text = f"{FUNCTION} {name}({parameters(kernel)}) {{\n{unused}{body}}}\n"
+    return Part(name, Int(1), text, frozenset(w.needs), w.snippets)
 
 
 def only_used(lines: Sequence[str]) -> list[str]:
@@ -74,58 +72,48 @@ def static_function(kernel: Kernel, name: str, target: COptions) -> Part:
     """The function, whatever the kernel's shape; the kernel has no dynamic sizes and no parameters."""
     assert not kernel.sizes, "all sizes are known"
     assert not kernel.params, "all parameters are known"
-    return _StaticFunction(kernel, name, target).part()
+    function = Function(kernel, target)
+    function.statements.others.append(Unrolled(function.parts).fold)
+    function.whole_grid(function.locals())
+    return static_part(function.w, kernel, name)
 
 
-class _StaticFunction(Function):
-    def __init__(self, kernel: Kernel, name: str, target: COptions) -> None:
-        super().__init__(kernel, target)
-        self.entry = name
-        self.plan = replace(self.plan, one_unit=True)
+class Unrolled:
+    """Emits folds with few partial sums: those are variables, and the steps of one round are written out."""
 
-    def fold_in_order(self, fold: Fold) -> None:
-        """Few partial sums are variables, and the steps of one round are written out."""
-        inner = fold.axes[-1]
-        known = isinstance(inner.extent, Int)
-        if not 1 < fold.lanes <= _IN_REGISTERS or self.vector is not None or not known:
-            super().fold_in_order(fold)
-            return
-        assert isinstance(inner.extent, Int)
+    def __init__(self, parts: Parts) -> None:
+        self.w, self.values, self.loops, self.statements = parts.w, parts.values, parts.loops, parts.statements
+
+    def fold(self, stmt: Stmt) -> bool:
+        """Emits a fold of known length; returns whether it did."""
+        if not isinstance(stmt, (Reduce, Contract)) or not 1 < stmt.lanes <= _IN_REGISTERS or self.w.vector is not None:
+            return False
+        extent = stmt.axes[-1].extent
+        if not isinstance(extent, Int):
+            return False
+        w, fold = self.w, fold_of(stmt)
         kinds = [kind_of(init.dtype) for init in fold.inits]
-        inits = [self.value(init) for init in fold.inits]
-        states = [[self.started(kind, init) for kind, init in zip(kinds, inits)] for _ in range(fold.lanes)]
-        rounds, rest = divmod(inner.extent.value, fold.lanes)
-        with self.nest(fold.axes[:-1]), self.knowing(inner):
+        inits = [self.values.value(init) for init in fold.inits]
+        states = [[self.statements.started(kind, init) for kind, init in zip(kinds, inits)] for _ in range(fold.lanes)]
+        rounds, rest = divmod(extent.value, fold.lanes)
+        with self.loops.nest(fold.axes[:-1]), self.loops.knowing(fold.axes[-1]):
             if rounds:
-                at = self.fresh("a")
+                at = w.fresh("a")
                 end = rounds * fold.lanes
-                with self.scope(f"for (int64_t {at} = 0; {at} < {end}; {at} += {fold.lanes}) {{"):
+                with w.scope(f"for (int64_t {at} = 0; {at} < {end}; {at} += {fold.lanes}) {{"):
                     for lane in range(fold.lanes):
-                        self._step_of(fold, kinds, states[lane], f"({at} + {lane})")
+                        self._step(fold, kinds, states[lane], f"({at} + {lane})")
             for lane in range(rest):
-                self._step_of(fold, kinds, states[lane], str(rounds * fold.lanes + lane))
+                self._step(fold, kinds, states[lane], str(rounds * fold.lanes + lane))
         half = fold.lanes // 2
         while half:
             for lane in range(half):
-                left, right = (
-                    [self.declare(name, kind, 1, self.depth) for name, kind in zip(states[one], kinds)]
-                    for one in (lane, lane + half)
-                )
-                self.combined(fold.join, left, right, states[lane])
+                self.statements.join(fold, kinds, states[lane], states[lane + half], 1)
             half //= 2
-        self.bind_fold(fold, [Value(name, kind, 1, self.depth) for name, kind in zip(states[0], kinds)])
+        self.statements.bind(fold, [Value(name, kind) for name, kind in zip(states[0], kinds)])
+        return True
 
-    def _step_of(self, fold: Fold, kinds: list[str], state: list[str], place: str) -> None:
-        with self.scope() as scope:
+    def _step(self, fold: Fold, kinds: list[str], state: list[str], place: str) -> None:
+        with self.w.scope() as scope:
             scope.axes[fold.axes[-1].name] = place
-            self.block(fold.body)
-            values = [self.value(value) for value in fold.values]
-            old = [self.declare(name, kind, 1, self.depth) for name, kind in zip(state, kinds)]
-            self.combined(fold.step, old, values, state)
-
-    def part(self) -> Part:
-        lanes = self.grid_lanes()
-        self.locals(lanes)
-        self.whole_grid(self.kernel.axes, lanes)
-        text = function_text(self, self.kernel, self.entry)
-        return Part(self.entry, Int(1), text, frozenset(self.needs), self.snippets)
+            self.statements.step(fold, kinds, state)

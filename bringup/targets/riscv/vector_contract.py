@@ -17,14 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32, int32
 from bringup.ir.expr import Load, Name
-from bringup.ir.index import Int
-from bringup.ir.kernel import Axis, Buffer, Kernel, Store
-from bringup.targets.c.options import COptions
+from bringup.ir.kernel import Buffer, Kernel, Store
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
-from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, merged_k, packable
+from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, known_steps, merged_k, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.tiles import Walk, packed_order, pieces, walks
 from bringup.targets.riscv.vector_strip import advance, resolved, wrapped
@@ -38,28 +35,21 @@ _FACTOR = 0
 _SECOND = 24
 #: Floating-point registers that sums and their epilogue need besides numbers that stay in registers.
 _OTHER_FLOATS = 3
-_ONE = Span(Axis(" row", Int(1)), 1, 0, 0)
 
 
-def vector_contract(
-    kernel: Kernel, name: str, target: COptions, constants: frozenset[str], prefix: str = ""
-) -> Rendered | None:
+def vector_contract(kernel: Kernel, name: str, constants: frozenset[str], prefix: str = "") -> Rendered | None:
     """The contraction in assembly, under a name that begins with ``prefix``; None for other kernels."""
     c = contraction_of(kernel)
     if c is None or c.macs == 0 or c.contract.dtype not in (float32, int32) or len(kernel.buffers) > 8:
         return None
     for height in (3, 2, 1):
         try:
-            return _Writer(c, name, prefix, constants, min(height, _row(c).extent)).rendered(target)
+            return _Writer(c, name, prefix, constants, min(height, c.row.extent)).rendered()
         except OutOfRegisters:
             continue
         except NotInVectors:
             return None
     return None
-
-
-def _row(c: Contraction) -> Span:
-    return c.rows[-1] if c.rows else _ONE
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,7 @@ class _Writer:
         self.c, self.name, self.height = c, name, height
         self.asm = Asm(f"{prefix}{name}_vector", len(c.kernel.buffers))
         self.arguments = {buffer.name: f"a{n}" for n, buffer in enumerate(c.kernel.buffers)}
-        self.row, self.column = _row(c), c.columns[-1]
+        self.row, self.column = c.row, c.columns[-1]
         self.integers = c.contract.dtype is int32
         self.row_bytes, self.column_bytes = c.row_buffer.dtype.size, c.column_buffer.dtype.size
         self.row_in_tile = 0
@@ -157,19 +147,19 @@ class _Writer:
         spans = (*c.batch, *c.rows, *c.columns)
         if not isinstance(buffer, Buffer) or buffer.dtype is not c.contract.dtype:
             raise NotInVectors("memory of another type")
-        found = steps_of(offset_of(buffer, node.indices), tuple(span.axis for span in spans))
-        if found is None or not isinstance(found[1], Int):
+        found = known_steps(buffer, node.indices, [span.axis for span in spans])
+        if found is None:
             raise NotInVectors("an index that is no sum of steps")
-        steps = {span.axis.name: 4 * step.value for span, step in zip(spans, found[0]) if isinstance(step, Int)}
+        steps = {span.axis.name: 4 * step for span, step in zip(spans, found[0])}
         key = (name, tuple(sorted(steps.items())))
         if key not in self.pointers:
             self.pointers[key] = self._pointer(name, steps)
-        displacement = 4 * found[1].value + self.row_in_tile * steps.get(self.row.axis.name, 0)
+        displacement = 4 * found[1] + self.row_in_tile * steps.get(self.row.axis.name, 0)
         return Access(self.pointers[key].register, displacement, steps[self.column.axis.name] // 4)
 
     # the function
 
-    def rendered(self, target: COptions) -> Rendered:
+    def rendered(self) -> Rendered:
         c = self.c
         rows = self._pointer(self.row_factor.buffer, self.row_factor.steps, self.row_factor.base)
         columns = self._pointer(self.column_factor.buffer, self.column_factor.steps, self.column_factor.base)
@@ -188,7 +178,7 @@ class _Writer:
                     for walker, far in zip(walkers, done):
                         self.asm.add(walker.register, height * walker.step(row_name) - far)
         self.asm.lines[:0] = self.values.prologue
-        made = wrapped(c.kernel, self.name, self.asm, target, f"vectors, {self.height} rows at once")
+        made = wrapped(c.kernel, self.name, self.asm, f"vectors, {self.height} rows at once")
         return replace(made, packed=self.packed)
 
     def _moved_by_columns(self, walkers: Sequence[Pointer]) -> list[int]:

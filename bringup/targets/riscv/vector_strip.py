@@ -10,17 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bringup.ir.contraction_form import offset_of, steps_of
 from bringup.ir.dtypes import float32
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Block, Buffer, Kernel, Let, Reduce, Store
 from bringup.ir.walk import Substitution, subexpressions
-from bringup.targets.c.access import Accesses
 from bringup.targets.c.contract_tile import merged_axes
-from bringup.targets.c.options import COptions
-from bringup.targets.c.render import Part
+from bringup.targets.c.unit import Part
 from bringup.targets.riscv.asm import Asm, OutOfRegisters, Pointer
+from bringup.targets.riscv.contraction import known_steps
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import parameters
 from bringup.targets.riscv.vector_values import Access, NotInVectors, VectorValues
@@ -32,7 +30,7 @@ SHORTEST = 4
 _WINDOW = 25
 
 
-def vector_strip(kernel: Kernel, name: str, target: COptions, prefix: str = "") -> Rendered | None:
+def vector_strip(kernel: Kernel, name: str, prefix: str = "") -> Rendered | None:
     """The kernel in assembly, its name beginning with ``prefix``; None if vectors do not do what it is made of."""
     try:
         stores = _own_stores(kernel)
@@ -41,7 +39,7 @@ def vector_strip(kernel: Kernel, name: str, target: COptions, prefix: str = "") 
         return None
     for lmul in plan.lmuls():
         try:
-            return _rendered(plan, name, prefix, lmul, target)
+            return _rendered(plan, name, prefix, lmul)
         except OutOfRegisters:
             continue
         except NotInVectors:
@@ -63,11 +61,7 @@ def _own_stores(kernel: Kernel) -> list[Store]:
 
 
 def resolved(block: Block) -> list[Store]:
-    """The stores of a block, with every name and small fold written into them.
-
-    >>> resolved(())
-    []
-    """
+    """The stores of a block, with every name and small fold written into them."""
     known: dict[str, Expr] = {}
     stores = []
     for stmt in block:
@@ -85,10 +79,7 @@ def resolved(block: Block) -> list[Store]:
 
 
 def _refuse_late_reads(stores: Sequence[Store]) -> None:
-    """Raises if a value reads what a store before it wrote: once written out, nobody knows which of the two it meant.
-
-    >>> _refuse_late_reads([])
-    """
+    """Raises if a value reads what a store before it wrote: written out, it could mean either of the two."""
     written: set[str] = set()
     for store in stores:
         if any(isinstance(part, Load) and part.buffer in written for part in subexpressions(store.value)):
@@ -144,10 +135,10 @@ class _Plan:
         buffer = self.kernel.buffer(name)
         if not isinstance(buffer, Buffer) or buffer.dtype is not float32:
             raise NotInVectors(f"memory of {getattr(buffer, 'dtype', 'one element')}")
-        found = steps_of(offset_of(buffer, indices), tuple(axes))
-        if found is None or not isinstance(found[1], Int):
+        found = known_steps(buffer, indices, axes)
+        if found is None:
             raise NotInVectors("an index that is no sum of steps")
-        return [step.value for step in found[0] if isinstance(step, Int)], found[1].value
+        return found
 
     def place(self, name: str, indices: tuple[Index, ...]) -> tuple[dict[str, int], int, int]:
         """Bytes of a step on each outer axis, elements along the vector, and the constant part in bytes."""
@@ -167,7 +158,7 @@ class _Plan:
         return [*enough, *(lmul for lmul in (8, 4, 2, 1) if lmul not in enough)]
 
 
-def _rendered(plan: _Plan, name: str, prefix: str, lmul: int, target: COptions) -> Rendered:
+def _rendered(plan: _Plan, name: str, prefix: str, lmul: int) -> Rendered:
     kernel = plan.kernel
     entry = f"{prefix}{name}_vector"
     asm = Asm(entry, len(kernel.buffers))
@@ -212,7 +203,7 @@ def _rendered(plan: _Plan, name: str, prefix: str, lmul: int, target: COptions) 
             asm.give(count)
             asm.give(left)
     asm.lines[:0] = values.prologue
-    return wrapped(kernel, name, asm, target, f"vectors of {lmul} registers")
+    return wrapped(kernel, name, asm, f"vectors of {lmul} registers")
 
 
 def _once(asm: Asm, extent: int, configure: str) -> list[str]:
@@ -242,11 +233,10 @@ def advance(asm: Asm, pointers: Sequence[Pointer], axis: str, count: str) -> Non
         asm.give(register)
 
 
-def wrapped(kernel: Kernel, name: str, asm: Asm, target: COptions, how: str) -> Rendered:
+def wrapped(kernel: Kernel, name: str, asm: Asm, how: str) -> Rendered:
     """The assembly with a C function around it that every step looks like."""
-    writer = Accesses(kernel, target)
     given = ", ".join(f"b_{buffer.name}" for buffer in kernel.buffers)
-    text = f"static void {name}({parameters(writer, kernel)}) {{\n  (void)report;\n  {asm.name}({given});\n}}\n"
-    declared = parameters(writer, kernel).rpartition(", ")[0]
+    text = f"static void {name}({parameters(kernel)}) {{\n  (void)report;\n  {asm.name}({given});\n}}\n"
+    declared = parameters(kernel).rpartition(", ")[0]
     part = Part(name, Int(1), f"void {asm.name}({declared});\n{text}", frozenset(), {})
     return Rendered(part, assembly=asm.text(), how=how)

@@ -37,11 +37,7 @@ def starts_with_first(fold: Reduce) -> bool:
 
 
 def windowed_of(kernel: Kernel) -> Window | None:
-    """Returns the kernel as windows over a contraction, or None if it does not match.
-
-    >>> windowed_of(Kernel("nothing")) is None
-    True
-    """
+    """Returns the kernel as windows over a contraction, or None if it does not match."""
     if len(kernel.locals) != 1 or len(kernel.body) < 2:
         return None
     local, (first, second, *rest) = kernel.locals[0], kernel.body

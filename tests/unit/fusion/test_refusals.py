@@ -57,6 +57,15 @@ def test_pointers_are_limited() -> None:
         assert len(step.buffers) <= 4
 
 
+def test_a_target_says_what_is_cheap_and_how_long_kernels_are() -> None:
+    g = Graph()
+    scale = g("aten::reciprocal", g.input((COLUMNS,)))
+    g.keep(g("aten::mul.Tensor", g.input((6, COLUMNS)), scale))
+    assert refusals(g.check(2)) == {Rule.RECOMPUTE}
+    g.check(1, limits=FusionLimits(slow=frozenset()))
+    assert refusals(g.check(2, limits=FusionLimits(slow=frozenset(), statements=0))) == {Rule.LIMITS}
+
+
 def test_a_dear_value_is_not_computed_again_for_a_broadcast(rows: Rows) -> None:
     g = Graph()
     n = rows(g)

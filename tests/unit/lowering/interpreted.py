@@ -16,7 +16,7 @@ from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
 from bringup.lowering import ops
 from bringup.lowering.call import Call, Number, Tensor
-from bringup.lowering.registry import LOWERINGS
+from bringup.lowering.registry import LOWERINGS, Defined
 from bringup.lowering.resolve import lower
 from bringup.lowering.scalar_types import BY_CODE
 from bringup.lowering.symbolic import hint_of
@@ -97,7 +97,7 @@ def interpret(
     for out in (o for o in outs if o is not None):  # what a kernel forgets to write shows up
         out.fill_(math.nan if out.is_floating_point() else 1)
     news = [None if o is None else ("new", _CODES[o.dtype], tuple(o.shape), o.stride()) for o in outs]
-    call = lower(overload, LOWERINGS[overload], described.arguments, news)
+    call = lower(overload, LOWERINGS.get(overload) or Defined("graph lowering")[overload], described.arguments, news)
     _execute(call, described, outs, seed)
     return outs
 

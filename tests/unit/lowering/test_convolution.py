@@ -11,7 +11,7 @@ import torch
 from bringup.ir.simplify import simplify
 from bringup.lowering.registry import LOWERINGS, OUTPUTS
 from bringup.lowering.resolve import lower
-from bringup.targets.c import contract as c_contract
+from bringup.targets.c.contract import contraction
 from bringup.targets.c.target import CTarget
 from tests.unit.lowering.interpreted import _CODES, _Described, assert_close_to_exact, find, interpret
 
@@ -144,4 +144,4 @@ def test_every_contraction_is_packed(case: Any, last: bool) -> None:
         described_arguments = _Described(find(op), arguments).arguments
         call = lower(op, LOWERINGS[op], described_arguments, OUTPUTS[op](*described_arguments))
         for launch in call.launches:
-            assert c_contract.render(simplify(launch.kernel), CTarget(vector_bytes=64)) is not None
+            assert contraction(simplify(launch.kernel), CTarget(vector_bytes=64)) is not None

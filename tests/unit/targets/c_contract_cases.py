@@ -19,7 +19,8 @@ from bringup.ir.interpret import run
 from bringup.ir.kernel import Kernel
 from bringup.ir.parser import parse
 from bringup.ir.verify import verify
-from bringup.targets.c.contract import render
+from bringup.targets.c.contract import contraction
+from bringup.targets.c.render import render
 from bringup.targets.c.target import CTarget
 from bringup.targets.source import Source
 from bringup.targets.toolchain import compile_c, host_target
@@ -82,10 +83,14 @@ def parsed(text: str) -> Kernel:
     return kernel
 
 
+def rendered(text: str, target: CTarget = HOST) -> Source:
+    assert contraction(parsed(text), target) is not None, "the kernel is not recognised as a contraction"
+    return render(parsed(text), target)
+
+
 @functools.cache
 def built(text: str, target: CTarget, flags: tuple[str, ...] = ()) -> tuple[Source, ctypes._CFuncPtr]:
-    source = render(parsed(text), target)
-    assert source is not None, "the kernel is not recognised as a contraction"
+    source = rendered(text, target)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.so"
         path.write_bytes(compile_c(source.text, target, flags))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bringup.targets.c.math_library import function_name, functions, typedefs
-from bringup.targets.c.math_template import SCALARS
+from bringup.targets.c.math_library import functions, typedefs
+from bringup.targets.c.math_template import SCALARS, function_name
 from bringup.targets.c.target import CTarget
 from bringup.targets.toolchain import compile_c
 

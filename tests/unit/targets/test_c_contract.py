@@ -11,9 +11,10 @@ import pytest
 from bringup.ir.dtypes import Array, DType, bfloat16, float16, float32, float64
 from bringup.ir.index import evaluate_sizes
 from bringup.ir.parser import parse
-from bringup.targets.c.contract import render
+from bringup.targets.c.contract import contraction
+from bringup.targets.c.render import render
 from bringup.targets.c.target import CTarget
-from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, built, launch, matrix_kernel, numbers, parsed
+from tests.unit.targets.c_contract_cases import HOST, assert_same_bits, built, launch, matrix_kernel, numbers, rendered
 
 V3 = "x86-64-v3"
 X86 = HOST.isa.startswith("x86-64-v")
@@ -190,12 +191,12 @@ def test_tails_of_dot_products_leave_other_lanes_alone() -> None:
 def test_other_kernels_are_left_to_the_general_emitter(body: str) -> None:
     text = f"""kernel k size m in a: float32[m, m] strides [m, 1] in q: int32[m, m] strides [m, 1]
       inout y: float32[m, m] strides [m, 1] grid i < m, j < m {{ {body} }}"""
-    assert render(parse(text), HOST) is None
+    assert contraction(parse(text), HOST) is None
 
 
 def test_units_need_no_library(tmp_path: Path) -> None:
     """The object refers to nothing outside itself, and its text does not depend on anything but the kernel."""
-    source = render(parsed(matrix_kernel("nt")), HOST)
+    source = rendered(matrix_kernel("nt"))
     assert source == render(parse(matrix_kernel("nt")), HOST)
     (tmp_path / "k.c").write_text(source.text)
     march = [f"-march={HOST.isa}"] if HOST.isa else []

@@ -10,7 +10,7 @@ import pytest
 
 from bringup.ir.parser import parse
 from bringup.targets.c.render import render
-from bringup.targets.c.together import together
+from bringup.targets.c.unit import together
 from bringup.targets.source import Source
 from bringup.targets.toolchain import compile_c, host_target, is_contraction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bringup.compile import generation as module
+from bringup.compile import kernel_cache as module
 
 
 def test_every_source_of_the_compiler_counts(tmp_path: Path, monkeypatch) -> None:

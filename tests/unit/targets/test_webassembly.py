@@ -87,10 +87,12 @@ def test_random_kernels(chip, monkeypatch, batch: int) -> None:
         case = random_kernel.random_case(random.Random(seed), functions=seed % 4 == 3)
         got, want = case.fresh_inputs(), case.fresh_inputs()
         try:
-            kernel = rendered(case.kernel, parse_target("wasm")).kernel
+            made = rendered(case.kernel, parse_target("wasm"))
         except NoKernel:  # a type or an op without code
             continue
         ran += 1
+        kernel = made.kernel
+        assert parse_target("wasm").render(kernel) == made.source, "a kernel's text is the same each time"
         failed = [
             index_error(lambda: run(case.kernel, want, case.sizes, case.params)),  # noqa: B023
             index_error(lambda: run_on(chip, kernel, got, case.sizes, case.params)),  # noqa: B023

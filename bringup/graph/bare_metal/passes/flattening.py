@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from bringup.graph.bare_metal.passes.joining import reach
 from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step
-from bringup.ir.contraction_form import offset_of
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import AxisVar, Int, axes_in
-from bringup.ir.kernel import Axis, Buffer, Kernel, Store
+from bringup.ir.kernel import Axis, Buffer, Kernel, Store, offset_of
 from bringup.ir.walk import Substitution, all_values
 from bringup.targets.riscv.contraction import Contraction, contraction_of
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from bringup.graph.bare_metal.static_program import StaticProgram
 from bringup.graph.program import span
-from bringup.ir.contraction_form import offset_of
 from bringup.ir.expr import Load
 from bringup.ir.index import Index, Int
-from bringup.ir.kernel import Buffer, Kernel, Store, statements
+from bringup.ir.kernel import Buffer, Kernel, Store, offset_of, statements
 from bringup.ir.walk import Substitution, all_values, bridges
 from bringup.targets.c.contract_tile import merged_axes
 

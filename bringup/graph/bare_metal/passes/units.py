@@ -12,8 +12,7 @@ from dataclasses import replace
 from bringup.graph.bare_metal.static_program import StaticProgram
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel
-from bringup.ir.walk import Substitution
-from bringup.targets.c.plan import accesses
+from bringup.ir.walk import Substitution, accesses
 
 
 def without_units(program: StaticProgram) -> StaticProgram:

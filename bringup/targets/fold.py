@@ -38,9 +38,8 @@ def fold_of(stmt: Reduce | Contract) -> Fold:
         return Fold(*parts)
     dtype = stmt.dtype
     # A space is in no name of the IR, so these meet none of the kernel's.
-    total, a, b = Name("sum of", dtype), Name("factor a", dtype), Name("factor b", dtype)
+    total, other, a, b = (Name(f"{stmt.name} {part}", dtype) for part in ("sum", "other", "a", "b"))
     product: Expr = Fma(a, b, total) if stmt.fused and dtype.is_float else Binary("add", Binary("mul", a, b), total)
-    other = Name("other sum", dtype)
     fold = Fold(
         names=(stmt.name,),
         axes=stmt.axes,
