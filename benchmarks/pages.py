@@ -36,7 +36,7 @@ BEGIN = re.compile(r"<!-- (?:[a-z_0-9]+/|table )[^>]*-->")
 TABLE = re.compile(r"<!-- table ([a-z_0-9]+(?:/[^|>]+?)?)(?: \| (.+?))? -->\n(.*?)" + re.escape(END), re.DOTALL)
 #: What a run says about itself, beside its data.
 HEADER = ("commit", "date", "machine", "torch", "python", "command")
-#: A run is too old when so many commits have touched what it measures since, or after so many days.
+#: A run is too old when so many changes have touched what it measures since (a merge is one), or after so many days.
 MOST_COMMITS, MOST_DAYS = 150, 30
 #: What a run measures, where that is less than the package.
 MEASURES = {
@@ -145,7 +145,7 @@ def too_old(name: str, today: datetime | None = None) -> str | None:
         return again.format(f"{days} days")
     if not MEASURES.get(name, True):
         return None
-    count = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *MEASURES.get(name, ("bringup",))]
+    count = ["git", "rev-list", "--count", "--first-parent", f"{commit}..HEAD", "--", *MEASURES.get(name, ("bringup",))]
     done = subprocess.run(count, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode == 0 and int(done.stdout) > MOST_COMMITS:  # an archive or a shallow clone does not know
         return again.format(f"{done.stdout.strip()} commits to what it measures")
