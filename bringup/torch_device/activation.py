@@ -414,7 +414,9 @@ def _review(drivers: Sequence[Driver]) -> None:
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import environment
     from bringup.driver.abi import CDriver, adapted, struct_of
+    from bringup.driver.choice import FailedDriver
     from bringup.driver.lookup import check_device_name
+    from bringup.driver.visible_devices import visible_devices
     from bringup.graph.compile.after_import import call_after_import
     from bringup.torch_device import core_binary, ledger
 
@@ -439,7 +441,8 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         in_python = not isinstance(driver, CDriver)
         if in_python:
             adapted(driver).on_entry = core.acknowledge
-        first, count = _add_driver(core, struct, driver.name, in_python)
+        visible = None if isinstance(driver, FailedDriver) else visible_devices(driver.name)
+        first, count = _add_driver(core, struct, driver.name, in_python, visible)
         _state.unusable = True  # until the end: the core cannot forget a driver, nor torch a name
         active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
 
@@ -474,11 +477,10 @@ def _register_with_dynamo(default_backend: bool) -> None:
     dynamo_registration.register(default_backend)
 
 
-def _add_driver(core: Any, struct: int, name: str, in_python: bool) -> tuple[int, int]:
+def _add_driver(core: Any, struct: int, name: str, in_python: bool, visible: list[int] | None) -> tuple[int, int]:
     """Registers the devices of a driver that are visible."""
-    from bringup.driver.visible_devices import variable_of, visible_devices
+    from bringup.driver.visible_devices import variable_of
 
-    visible = visible_devices(name)
     try:
         first, count = core.register_driver(struct, name, in_python, visible)
     except ValueError as error:

@@ -46,9 +46,15 @@ def test_an_empty_list_is_no_device(run_python: Any) -> None:
     ],
 )
 def test_a_bad_list_is_an_error_that_names_the_variable(given: str, said: str, run_python: Any) -> None:
-    done = run_python(
-        "import torch; torch.ones(1, device='sim')", env={**SIM, "SIM_VISIBLE_DEVICES": given}, check=False
-    )
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert f"SIM_VISIBLE_DEVICES={given}" in done.stderr
+    """A warning at the import; then the first use of the device raises with what went wrong as the cause."""
+    code = """
+        import torch
+        try:
+            torch.ones(1, device="sim")
+        except RuntimeError as error:
+            print(f"{error} <- {type(error.__cause__).__name__}: {error.__cause__}")
+    """
+    done = run_python(code, env={**SIM, "SIM_VISIBLE_DEVICES": given})
+    for text in (done.stdout, done.stderr):
+        assert said in text and f"SIM_VISIBLE_DEVICES={given}" in text
+    assert "<- ValueError: " in done.stdout
