@@ -53,7 +53,10 @@ for row in rows:
 arrows = [event for event in events if event.get("cat") == "ac2g"]
 starts = {event["id"] for event in arrows if event["ph"] == "s"}
 assert starts == {event["id"] for event in arrows if event["ph"] == "f"} == {row["args"]["correlation"] for row in rows}
-by_op = {op: {row["name"] for row in rows if ops[row["args"]["External id"]]["name"] == op} for op in ("aten::mm", "aten::addmm")}
+by_op = {
+    op: {row["name"] for row in rows if ops[row["args"]["External id"]]["name"] == op}
+    for op in ("aten::mm", "aten::addmm")
+}
 assert by_op == {"aten::mm": {"bringup_mm"}, "aten::addmm": {"bringup_addmm"}}, by_op
 forward = next(row for row in rows if row["name"] == "bringup_addmm")
 assert forward["args"]["flops"] >= 2 * 32 * 64 * 128, forward

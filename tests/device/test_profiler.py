@@ -42,7 +42,8 @@ def test_a_device_without_traces_that_works_at_once_has_rows(run_python: Callabl
 
 def test_a_device_that_is_traced_already_says_so(run_python: Callable[..., Any]) -> None:
     result = run_python(SETUP + TRACED_TWICE, env={"BRINGUP_SIM": "mode=kernels"})
-    assert "sim:0 has no rows" in result.stderr and "being traced already" in result.stderr
+    assert "sim:0 has no rows" in result.stderr
+    assert "being traced already" in result.stderr
 
 
 PROGRAM = """

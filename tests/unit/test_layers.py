@@ -40,6 +40,8 @@ LAYERS = (
     "bringup.graph.compile",
     "bringup.jit",
     "bringup.torch_device",
+    "bringup.profiler",
+    "bringup.sanitizer",
     "bringup.runtime",  # the path that installed metadata names
     "bringup.integrations",
     "bringup.kit",
