@@ -40,6 +40,7 @@ LAYERS = (
     "bringup.graph.compile",
     "bringup.jit",
     "bringup.torch_device",
+    "bringup.offloading",
     "bringup.runtime",  # the path that installed metadata names
     "bringup.integrations",
     "bringup.kit",
