@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel, axes_of
+from bringup.targets.c.access import Accesses
 from bringup.targets.c.columns import Columns, side_by_side
 from bringup.targets.c.contract import contraction
 from bringup.targets.c.options import COptions
@@ -43,9 +44,9 @@ def general(kernel: Kernel, target: COptions) -> Part:
 class Function:
     """The function of a kernel: arguments, work units, grid."""
 
-    def __init__(self, kernel: Kernel, target: COptions) -> None:
+    def __init__(self, kernel: Kernel, target: COptions, accesses: type[Accesses] = Accesses) -> None:
         self.kernel, self.plan = kernel, plan(kernel, target)
-        self.parts = parts = Parts(kernel, target)
+        self.parts = parts = Parts(kernel, target, accesses)
         self.w, self.loops, self.statements = parts.w, parts.loops, parts.statements
         both = (parts.w, parts.ops, parts.values, parts.loops, parts.statements)
         self.vectors, self.columns = Vectors(*both), Columns(*both)
@@ -55,7 +56,7 @@ class Function:
     def part(self) -> Part:
         """The function with what it needs."""
         declare_arguments(self.parts, self.kernel)
-        units = self._grid()
+        units = self.grid()
         text = f"{entry_head(self.kernel)}{self.w.text()}}}\n"
         return Part(entry_name(self.kernel), units, text, frozenset(self.w.needs), self.w.snippets)
 
@@ -73,7 +74,7 @@ class Function:
 
     # the grid
 
-    def _grid(self) -> Index:
+    def grid(self) -> Index:
         """Emits the loops over the units, and gives their number."""
         w, axes, body = self.w, self.kernel.axes, self.kernel.body
         lanes = self.locals()
