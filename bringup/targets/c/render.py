@@ -92,7 +92,7 @@ class Function:
             units = units * ((inner.extent + (size - 1)) // size)
             extents.append(w.fresh("n"))
             w.line(f"const int64_t {extents[-1]} = ({self.loops.extent(inner)} + {size - 1}) / {size};")
-        positions = self._first(extents)
+        positions = self.first(extents)
         with self.loops.knowing(*axes), w.scope("for (int64_t unit = begin; unit < end; unit++) {") as scope:
             w.pin = w.depth
             for axis, at in zip(outer, positions):
@@ -105,7 +105,7 @@ class Function:
                 w.line(f"const int64_t {stop} = {extent} - {start} < {size} ? {extent} : {start} + {size};")
                 whole = self.columns.across if side_by_side(body) else None
                 self.vectors.across(inner, lanes, start, stop, body, whole)
-            self._next(extents, positions)
+            self.next(extents, positions)
         return units
 
     def whole_grid(self, lanes: int) -> None:
@@ -118,7 +118,7 @@ class Function:
             with self.loops.nest(axes[:-1]), self.loops.around(axes[-1]) as extent:
                 self.vectors.across(axes[-1], lanes, "0", extent, body)
 
-    def _first(self, extents: list[str]) -> list[str]:
+    def first(self, extents: list[str]) -> list[str]:
         """Declares the position of the first unit on each axis (and its block); the last one runs fastest."""
         positions = [self.w.fresh("a") for _ in extents]
         self.w.line("if (begin >= end) return;")
@@ -130,7 +130,7 @@ class Function:
         self.w.line(f"int64_t {positions[0]} = {rest};")
         return positions
 
-    def _next(self, extents: list[str], positions: list[str]) -> None:
+    def next(self, extents: list[str], positions: list[str]) -> None:
         """Moves the positions to the next unit."""
         text = f"{positions[0]}++;"
         for at in range(1, len(positions)):

@@ -15,12 +15,14 @@ work units of this DPU, and reads ``bu_failure``, the report of an index that is
 
 from __future__ import annotations
 
-from bringup.ir.kernel import Buffer, Kernel, Local
+from bringup.ir.index import Index
+from bringup.ir.kernel import Buffer, Kernel, Local, Stmt, axes_of, extent_of
 from bringup.targets.c.access import Accesses
 from bringup.targets.c.options import COptions
 from bringup.targets.c.render import Function
 from bringup.targets.c.unit import Part, declare_numbers, entry_name, unit
 from bringup.targets.c.value import storage_of
+from bringup.targets.dpu.runs import SPANS, RunLoops, runs_of
 from bringup.targets.source import Source
 from bringup.targets.target import CannotRender
 
@@ -122,22 +124,29 @@ _HEADERS = """#include <stdint.h>
 
 def render(kernel: Kernel, options: COptions, tasklets: int) -> Source:
     """Returns the program of a kernel that the verifier accepts."""
-    return _Function(kernel, options, _Accesses).program(tasklets)
+    return _Function(kernel, options).program(tasklets)
 
 
 class _Accesses(Accesses):
     """Buffers behind windows; Locals are C arrays."""
 
+    runs: RunLoops
+
     def element(self, memory: Buffer | Local, at: str) -> str:
         """An element in its window."""
         if isinstance(memory, Local):
             return super().element(memory, at)
+        if memory.name in self.runs.elements:
+            return self.runs.elements[memory.name]
         return f"*(const {storage_of(memory.dtype)}_m *)bu_see({_place(self.kernel, memory, at)})"
 
     def assign(self, memory: Buffer | Local, at: str, text: str) -> None:
         """Writes an element to its window."""
         if isinstance(memory, Local):
             super().assign(memory, at, text)
+            return
+        if memory.name in self.runs.elements:
+            self.w.line(f"{self.runs.elements[memory.name]} = {text};")
             return
         storage, reads = storage_of(memory.dtype), int(memory.name in self.values.changing)
         place = f"{_place(self.kernel, memory, at)}, {memory.dtype.size}, {reads}"
@@ -150,6 +159,43 @@ def _place(kernel: Kernel, memory: Buffer, at: str) -> str:
 
 class _Function(Function):
     """The function that a tasklet runs over its share of the units."""
+
+    def __init__(self, kernel: Kernel, options: COptions) -> None:
+        super().__init__(kernel, options, _Accesses)
+        parts = self.parts
+        assert isinstance(parts.accesses, _Accesses)
+        self.runs = RunLoops(parts.w, kernel, parts.values.changing)
+        self.loops = parts.loops = parts.statements.loops = parts.accesses.runs = self.runs
+        self.statements.others.append(self._by_runs)
+
+    def _by_runs(self, stmt: Stmt) -> bool:
+        """Emits a statement that opens a loop, by runs if it can; returns whether it did."""
+        if not axes_of(stmt):
+            return False
+        self.runs.stmt = stmt
+        self.statements.in_order(stmt)
+        return True
+
+    def grid(self) -> Index:
+        """Emits the loops over the units, which are grid points, and returns their number."""
+        w, axes, body = self.w, self.kernel.axes, self.kernel.body
+        if self.plan.one_unit or not axes:
+            return super().grid()
+        self.locals()
+        extents = [self.loops.extent(axis) for axis in axes]
+        positions = self.first(extents)
+        with self.loops.knowing(*axes), w.scope("for (int64_t unit = begin; unit < end;) {") as scope:
+            w.pin = w.depth
+            scope.axes.update({axis.name: at for axis, at in zip(axes[:-1], positions)})
+            stop, at = w.fresh("a"), positions[-1]
+            w.line(f"const int64_t {stop} = end - unit < {extents[-1]} - {at} ? {at} + (end - unit) : {extents[-1]};")
+            w.line(f"unit += {stop} - {at};")
+            with self.runs.along(axes[-1], at, stop, runs_of(self.kernel, axes[-1], (), body)), w.pinned():
+                self.statements.block(body)
+            w.line(f"{at} = 0;")
+            if axes[:-1]:
+                self.next(extents[:-1], positions[:-1])
+        return extent_of(axes)
 
     def program(self, tasklets: int) -> Source:
         """The whole program."""
@@ -171,4 +217,4 @@ class _Function(Function):
         body = unit([part], parts.w.target).removeprefix("#include <stdint.h>\n")
         windows = _WINDOW.format(window=window, count=count, least=min(window, 32))
         main = _MAIN.format(arguments=arguments, count=count, entry=entry)
-        return Source(_HEADERS + windows + body + main, "main", units)
+        return Source(_HEADERS + windows + SPANS + body + main, "main", units)
