@@ -24,6 +24,7 @@ LAYERS = (
     "bringup.ir",
     "bringup.targets",
     "bringup.targets.c",
+    "bringup.targets.dpu",
     "bringup.targets.toolchain",
     "bringup.targets.riscv",
     "bringup.driver",
