@@ -30,6 +30,7 @@ LAYERS = (
     "bringup.driver",
     "bringup.compile",
     "bringup.riscv",
+    "bringup.upmem",
     "bringup.drivers",
     "bringup.lowering",
     "bringup.vendor",

@@ -15,8 +15,10 @@ work units of this DPU, and reads ``bu_failure``, the report of an index that is
 
 from __future__ import annotations
 
+import re
+
 from bringup.ir.index import Index
-from bringup.ir.kernel import Buffer, Kernel, Local, Stmt, axes_of, extent_of
+from bringup.ir.kernel import Buffer, Kernel, Local, Stmt, Store, axes_of, extent_of, statements
 from bringup.targets.c.access import Accesses
 from bringup.targets.c.options import COptions
 from bringup.targets.c.render import Function
@@ -113,6 +115,47 @@ int main(void) {{
 }}
 """
 
+#: DPUs have no square root, and their compiler no library with one. Two bits more than the result has, then rounded:
+#: the root of a float is never half way between two.
+_ROOTS = """
+static uint64_t bu_root(uint64_t m, int pairs, int more) {
+  uint64_t root = 0, rest = 0;
+  for (int at = pairs - 1; at >= -more; at--) {
+    rest = rest << 2 | (at >= 0 ? m >> 2 * at & 3 : 0);
+    const uint64_t trial = root << 2 | 1;
+    root <<= 1;
+    if (rest >= trial) { rest -= trial; root |= 1; }
+  }
+  return (root + 2) >> 2;
+}
+static __attribute__((unused)) double bu_square_root(double x) {
+  union { double value; uint64_t bits; } u = {x};
+  if (!(u.bits << 1) || u.bits == 0x7ffull << 52) return x;
+  if (u.bits > 0x7ffull << 52) { u.bits = 0x7ff8ull << 48; return u.value; }
+  int exponent = (int)(u.bits >> 52);
+  uint64_t m = u.bits & (1ull << 52) - 1;
+  if (exponent) m |= 1ull << 52; else exponent = 1;
+  for (; !(m >> 52); exponent--) m <<= 1;
+  if (!(exponent & 1)) m <<= 1;
+  u.bits = bu_root(m, 27, 28) + ((uint64_t)(exponent + 1021 >> 1) << 52);
+  return u.value;
+}
+static __attribute__((unused)) float bu_square_root_f(float x) {
+  union { float value; uint32_t bits; } u = {x};
+  if (!(u.bits << 1) || u.bits == 0xffu << 23) return x;
+  if (u.bits > 0xffu << 23) { u.bits = 0x7fcu << 20; return u.value; }
+  int exponent = (int)(u.bits >> 23);
+  uint32_t m = u.bits & (1u << 23) - 1;
+  if (exponent) m |= 1u << 23; else exponent = 1;
+  for (; !(m >> 23); exponent--) m <<= 1;
+  m <<= 1 + !(exponent & 1);
+  u.bits = (uint32_t)bu_root(m, 13, 13) + ((uint32_t)(exponent + 125 >> 1) << 23);
+  return u.value;
+}
+"""
+
+_SQUARE_ROOT = {"": "bu_square_root(", "f": "bu_square_root_f("}
+
 _HEADERS = """#include <stdint.h>
 #include <defs.h>
 #include <mram.h>
@@ -148,7 +191,7 @@ class _Accesses(Accesses):
         if memory.name in self.runs.elements:
             self.w.line(f"{self.runs.elements[memory.name]} = {text};")
             return
-        storage, reads = storage_of(memory.dtype), int(memory.name in self.values.changing)
+        storage, reads = storage_of(memory.dtype), int(memory.name in self.runs.changing)
         place = f"{_place(self.kernel, memory, at)}, {memory.dtype.size}, {reads}"
         self.w.line(f"*({storage}_m *)bu_change({place}) = {text};")
 
@@ -164,7 +207,8 @@ class _Function(Function):
         super().__init__(kernel, options, _Accesses)
         parts = self.parts
         assert isinstance(parts.accesses, _Accesses)
-        self.runs = RunLoops(parts.w, kernel, parts.values.changing)
+        combined = {stmt.buffer for stmt in statements(kernel.body) if isinstance(stmt, Store) and stmt.combine}
+        self.runs = RunLoops(parts.w, kernel, parts.values.changing | combined)
         self.loops = parts.loops = parts.statements.loops = parts.accesses.runs = self.runs
         self.statements.others.append(self._by_runs)
 
@@ -215,6 +259,8 @@ class _Function(Function):
         arguments = max(len(kernel.buffers) + len(kernel.sizes) + len(kernel.params), 1)
         part = Part(entry, units, text, frozenset(parts.w.needs), parts.w.snippets)
         body = unit([part], parts.w.target).removeprefix("#include <stdint.h>\n")
+        if "__builtin_sqrt" in body:
+            body = _ROOTS + re.sub(r"__builtin_sqrt(f?)\(", lambda found: _SQUARE_ROOT[found[1]], body)
         windows = _WINDOW.format(window=window, count=count, least=min(window, 32))
         main = _MAIN.format(arguments=arguments, count=count, entry=entry)
         return Source(_HEADERS + windows + SPANS + body + main, "main", units)

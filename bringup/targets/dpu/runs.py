@@ -84,7 +84,10 @@ def runs_of(kernel: Kernel, axis: Axis, values: Sequence[Expr], block: Block) ->
 
 @dataclass
 class RunLoops(Loops):
-    """Loops whose innermost axis goes by runs where it can. ``stmt`` is the statement whose loop opens next."""
+    """Loops whose innermost axis goes by runs where it can.
+
+    ``changing`` is the memory that is read and written; ``stmt`` is the statement whose loop opens next.
+    """
 
     kernel: Kernel
     changing: frozenset[str]
