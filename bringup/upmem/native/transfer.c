@@ -40,6 +40,13 @@ static dpu_error_t move(struct dpu_t *dpu, dpu_xfer_t direction, uint32_t addres
   return DPU_OK;
 }
 
+/* For the report: one transfer, of `bytes` with each of `dpus`. */
+static void note(dpu_xfer_t direction, bool broadcast, uint32_t dpus, size_t bytes) {
+  if (events_wanted())
+    event("{\"event\": \"transfer\", \"to\": %s, \"broadcast\": %s, \"dpus\": %u, \"bytes\": %zu}\n",
+          direction == DPU_XFER_TO_DPU ? "true" : "false", broadcast ? "true" : "false", dpus, bytes);
+}
+
 struct batch {
   struct dpu_t **dpus;
   uint32_t count, address;
@@ -73,6 +80,7 @@ static dpu_error_t move_all(struct dpu_set_t set, dpu_xfer_t direction, uint32_t
     for (uint32_t worker = 0; worker < pool_size(); worker++) move_share(&batch, worker);
   free(dpus);
   if (batch.status != DPU_OK) return failed(batch.status, "a DPU of the set has no program");
+  note(direction, same != NULL, count, length);
   return DPU_OK;
 }
 
@@ -101,6 +109,7 @@ UPMEM_API dpu_error_t dpu_copy_from_symbol(struct dpu_set_t set, struct dpu_symb
   dpu_error_t status = check(symbol, offset, length);
   struct dpu_t *dpu;
   set_dpus(set, &dpu);
+  note(DPU_XFER_FROM_DPU, false, 1, length);
   return status == DPU_OK ? move(dpu, DPU_XFER_FROM_DPU, symbol.address + offset, dst, length) : status;
 }
 UPMEM_API dpu_error_t dpu_push_xfer_symbol(struct dpu_set_t set, dpu_xfer_t xfer, struct dpu_symbol_t symbol,

@@ -162,6 +162,10 @@ void next_tasklet(void);
 /* Ends the DPU's run; `caller` is an address in the program. */
 void tasklet_fault(uintptr_t caller, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
+/* events.c */
+bool events_wanted(void);
+void event(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* host.c */
 uint32_t set_size(struct dpu_set_t set);
 /* The DPUs of a set into an array of that many. */

@@ -1,4 +1,4 @@
-/* Measured sections of a host program. They take simulated time: that of the transfers and launches inside. */
+/* Measured sections of a host program: `bringup upmem run` reports the simulated time of what lies inside. */
 #ifndef BRINGUP_UPMEM_DPU_PROBE_H
 #define BRINGUP_UPMEM_DPU_PROBE_H
 
@@ -6,7 +6,6 @@
 
 typedef struct dpu_probe {
   const char *name;
-  double started, total;
   unsigned count;
 } DPU_PROBE;
 
