@@ -10,10 +10,11 @@ it has threads. In it the sides run in alternating bursts (timing.py). `best` is
 for inference, inductor with freezing, which runs in a process of its own against inductor without: its constants would
 stay in the caches of the others. glibc gives no memory back between calls, so that page faults decide nothing.
 
-`inference` is one call without gradients, `training` forward, loss and backward; the optimizers are graphs of their own. Compile time is the first call less a later one; before it, both compilers have
-compiled something else, so that imports, probes of the C++ compiler and precompiled headers are not counted. Kernels
-are counted in a second process that tells of every launch. `blas`: matrix products by OpenBLAS as the device's
-library (examples/vendor_blas), `generated`: all kernels are ours.
+`inference` is one call without gradients, `training` forward, loss and backward; the optimizers are graphs of their
+own. Compile time is the first call less a later one; before it, both compilers have compiled something else, so that
+imports, probes of the C++ compiler and precompiled headers are not counted. Kernels are counted in a second process
+that tells of every launch. `blas`: matrix products by OpenBLAS as the device's library (examples/vendor_blas),
+`generated`: all kernels are ours.
 """
 
 from __future__ import annotations
