@@ -22,6 +22,7 @@ from bringup.targets.c.plan import plan, widest_bits
 from bringup.targets.c.unit import Part, declare_arguments, entry_head, entry_name, unit
 from bringup.targets.c.value import storage_of
 from bringup.targets.c.vector import Vectors
+from bringup.targets.c.window import windowed
 from bringup.targets.source import Source
 
 #: Elements of the innermost axis in one work unit: a few microseconds of work, so that threads share it well.
@@ -32,7 +33,7 @@ _BLOCK_OF_LOOPS = 128
 
 def render(kernel: Kernel, target: COptions) -> Source:
     """The C source of a kernel that the verifier accepts."""
-    part = contraction(kernel, target) or general(kernel, target)
+    part = contraction(kernel, target) or windowed(kernel, target) or general(kernel, target)
     return Source(unit([part], target), part.entry, part.units)
 
 
