@@ -33,8 +33,8 @@ def ensure_open(device: int) -> None:
     """Opens the device if it is not open yet. Any call that needs the device does this by itself."""
 
 def is_open(device: int) -> bool: ...
-def device_spec(device: int) -> dict[str, Any]:
-    """The fields of DeviceSpec; opens the device."""
+def device_spec(device: int) -> bytes:
+    """A bringup_device_spec (DeviceSpecStruct.from_buffer_copy reads it); opens the device."""
 
 def clock(device: int) -> int: ...
 def finish_work(device: int) -> bool:
@@ -50,9 +50,6 @@ def in_bad_fork() -> bool:
 # ---- streams: (stream_id, device_index) of torch.Stream ----
 def mark_busy(device: int, stream_id: int) -> None:
     """Work was queued on the stream behind the core's back (a driver's library op): the host waits before it looks."""
-
-def sleep(device: int, stream_id: int, milliseconds: float) -> None:
-    """Queues work that takes this long on the stream (host_function + nanosleep)."""
 
 def host_function(device: int, stream_id: int, function: Callable[[], None]) -> None: ...
 def host_register(device: int, pointer: int, nbytes: int, flags: int) -> None:
@@ -75,7 +72,6 @@ def can_access_peer(device: int, peer: int) -> bool:
 def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[int, int, int, bool, bool]]]]:
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
 
-def memory_summary(device: int) -> str: ...
 def observe_streams(function: Callable[..., None] | None) -> None:
     """Calls the function for what orders the work of streams, and for blocks as ``observe_memory`` does; None ends it.
 
@@ -122,7 +118,7 @@ def ask_about_fallbacks(function: Callable[[str, int, str], None]) -> None:
 
 # ---- routes ----
 def routes() -> dict[str, str]:
-    """Every ATen op on the device: name with overload → library | native | kernel | composite | error."""
+    """The ops that bringup has a kernel for: name with overload → library | native | kernel."""
 
 # ---- compiled kernels ----
 class Plan:
