@@ -128,27 +128,6 @@ py::list memory_segments(int index) {
   return segments;
 }
 
-PyObject* g_memory_observer = nullptr; // never freed: memory is given back while the interpreter goes down
-
-void tell_memory_observer(const Block& block, bool allocated) {
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  const auto& device = static_cast<Device&>(CachingAllocator::owner(&block).backend());
-  try {
-    const py::handle observer = g_memory_observer;
-    observer(device.index, block.address, block.size, block.stream, allocated);
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("the memory history");
-  }
-}
-
-void observe_memory(py::object function) {
-  block_observer = nullptr;
-  if (function.is_none()) return;
-  g_memory_observer = function.release().ptr();
-  block_observer = &tell_memory_observer;
-}
-
 void attach(const std::string& type_name) {
   static bool attached = false;
   TORCH_CHECK(!attached, "bringup is attached to PyTorch already");
@@ -241,7 +220,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
-  module.def("observe_memory", &observe_memory);
   module.def("ledger", &ledger_rows);
   module.def("ledger_reset", &ledger_reset);
   module.def("ledger_ask_again", &ledger_ask_again);
@@ -253,6 +231,7 @@ PYBIND11_MODULE(_C, module) {
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
+  bind_observers(module);
   raise_hook = raise_with_cause;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/allocator.h"
 #include "runtime/blocking.h"
 #include "runtime/error.h"
+#include "runtime/observer.h"
 #include "runtime/recording.h"
 
 namespace bringup {
@@ -117,6 +118,19 @@ class EventSlot {
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<const Mark> mark_;
+};
+
+// Something that a driver was asked for, as observers see it.
+struct Work {
+  enum class Kind : uint8_t { launch, copy, wait, charge, synchronize } kind;
+  int32_t stream;
+  uint64_t began;           // when the driver was called: Unix time in nanoseconds
+  uint64_t correlation = 0; // of a launch
+  const std::string* name = nullptr;
+  uint64_t grid = 0, bytes = 0;
+  double flops = 0;
+  int32_t copy_kind = 0;
+  std::shared_ptr<const EventSlot::Mark> start{}, end{}; // around it, where the driver has no traces
 };
 
 class Device final : public MemoryBackend {
@@ -253,6 +267,10 @@ class Device final : public MemoryBackend {
     std::atomic<uint32_t> quiet_count{0};
   };
 
+  using Mark = std::shared_ptr<const EventSlot::Mark>;
+  Mark mark_for_observers(int32_t stream, uint64_t began); // nothing where nobody looks at it
+  void observe(Work work);                                 // tells the observers
+  void observe(const bringup_launch& launch, const std::string& name, int32_t stream, uint64_t began, Mark start);
   void open_slow();
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream, uint32_t flags = 0);
