@@ -128,7 +128,7 @@ def library_kernel(name: str, function: int, context: int) -> int:
     """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""
 
 def make_plan(
-    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
+    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]], *tuple[Any, ...]]],
     temporaries: Sequence[int],
     guards: Sequence[tuple[int, int, float]],
     flags: int,

@@ -69,7 +69,10 @@ def install(
     served = served_overloads(choose(definitions))
     loader = Loader(driver_of, core.load_kernel, core.library_kernel)
     lowerings = {one.name: (one.definition, one.arguments) for one in served}
-    compiler = KernelCompiler(lowerings, loader, core.make_plan, kernel_failed)
+    compiler = KernelCompiler(
+        *(lowerings, loader, core.make_plan, kernel_failed),
+        partitions=lambda device: int(core.device_spec(device)["partitions"]),
+    )
     if debug.level:
         from bringup.lowering.call_text import tell
 
