@@ -28,6 +28,12 @@ LIBRARIES = (
     ("bringup/drivers/sim/_sim.so", "bringup/drivers/sim/*.c", ("-O2", "-pthread")),
     # Hidden names call each other directly; fused multiply-adds only where the guest asks for one.
     ("bringup/riscv/_iss.so", "bringup/riscv/iss/*.c", ("-O3", "-fvisibility=hidden", "-ffp-contract=off")),
+    # libdpu's calls keep their names; faults of DPU programs leave by longjmp, from their own stacks.
+    (
+        "bringup/upmem/_dpu.so",
+        "bringup/upmem/native/*.c",
+        ("-O2", "-pthread", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-Ibringup/upmem/include/host"),
+    ),
 )
 TORCH_VERSION = torch.__version__.split("+")[0]
 TORCH_MAJOR, TORCH_MINOR = (int(part) for part in TORCH_VERSION.split(".")[:2])

@@ -50,12 +50,14 @@ def app() -> typer.Typer:
     from bringup.kit.kernel_cache_command import cache_application
     from bringup.kit.ops_command import ops
     from bringup.kit.riscv_command import riscv_application
+    from bringup.kit.upmem_command import upmem_application
     from bringup.vendor.command import generate
 
     for command in (contract, include, drivers, diagnose, check, ops, explain, passes, decompositions, generate):
         application.command()(command)
     application.add_typer(cache_application(), name="cache")
     application.add_typer(riscv_application(), name="riscv")
+    application.add_typer(upmem_application(), name="upmem")
     application.callback()(_options)
     return application
 

@@ -172,7 +172,7 @@ def _range(index: Index, extents: Mapping[str, Index], sizes: Mapping[str, int])
     assert isinstance(index, OfTwo)
     a, b = _range(index.a, extents, sizes), _range(index.b, extents, sizes)
     if isinstance(index, Mod):
-        return a if 0 <= a[0] and a[1] < b[0] else (0, max(0, b[1] - 1))
+        return a if a[0] >= 0 and a[1] < b[0] else (0, max(0, b[1] - 1))
     if isinstance(index, FloorDiv):
         corners = [x // y for x in a for y in b if y > 0]
         return min(corners, default=0), max(corners, default=0)

@@ -24,11 +24,13 @@ LAYERS = (
     "bringup.ir",
     "bringup.targets",
     "bringup.targets.c",
+    "bringup.targets.dpu",
     "bringup.targets.toolchain",
     "bringup.targets.riscv",
     "bringup.driver",
     "bringup.compile",
     "bringup.riscv",
+    "bringup.upmem",
     "bringup.drivers",
     "bringup.lowering",
     "bringup.vendor",
@@ -208,7 +210,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 500, "placement": 500, "profiler": 500, "the rest": 9440}
+CORE_LINES = {"distributed": 500, "placement": 500, "profiler": 500, "the rest": 9200}
 
 
 def test_the_core_stays_small() -> None:

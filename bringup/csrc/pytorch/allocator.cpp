@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include <bit>
 #include <thread>
 
 namespace bringup {
@@ -173,15 +174,9 @@ void delete_raw(void* bytes) {
     g_usual_raw_deleter(bytes);
 }
 
+// The two have the same members in the same order.
 c10::CachingAllocator::StatArray stat_array(const StatSet& set) {
-  c10::CachingAllocator::StatArray array;
-  for (size_t kind = 0; kind < array.size(); ++kind) {
-    array[kind].current = set.kind[kind].current;
-    array[kind].peak = set.kind[kind].peak;
-    array[kind].allocated = set.kind[kind].allocated;
-    array[kind].freed = set.kind[kind].freed;
-  }
-  return array;
+  return std::bit_cast<c10::CachingAllocator::StatArray>(set);
 }
 
 struct TorchAllocator final : c10::DeviceAllocator {

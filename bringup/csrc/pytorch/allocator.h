@@ -5,6 +5,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
+#include <optional>
 #include <string>
 #include <typeinfo>
 
@@ -23,8 +24,7 @@ struct StorageImpl final : c10::StorageImpl {
   ~StorageImpl() override;
 
   bringup_placement placement{};
-  std::string metadata; // opaque bytes of the driver or user: layout, quantisation …
-  bool has_metadata = false;
+  std::optional<std::string> metadata; // bytes of the driver or user, in hexadecimal: layout, quantisation …
 
   // The same bytes as a CPU storage that owns nothing; made once, checked on every use (see host_alias).
   std::atomic<c10::StorageImpl*> alias{nullptr};

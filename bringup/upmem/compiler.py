@@ -1,0 +1,168 @@
+"""Compiles DPU programs: UPMEM's dialect of C, for the simulator.
+
+A program becomes x86-64 code with 32-bit pointers (x32), so that its ints, longs, pointers and structs have the chip's
+sizes, and its variables in WRAM one block. The limits of the chip are checked here where the linker knows the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bringup.targets.toolchain import CompilerMissing, find_compiler
+
+FOLDER = Path(__file__).parent
+DPU_HEADERS = FOLDER / "include" / "dpu"
+HOST_HEADERS = FOLDER / "include" / "host"
+RUNTIME = FOLDER / "runtime"
+
+#: Limits of the chip.
+TASKLETS_MAX = 24
+WRAM_BYTES = 64 << 10
+MRAM_BYTES = 64 << 20
+#: What the SDK gives a tasklet where the program says nothing.
+STACK_BYTES = 1024
+
+_FLAGS = (
+    "-mx32",
+    "-O2",
+    "-std=gnu11",
+    "-ffreestanding",
+    "-nostdinc",
+    "-fno-pic",
+    "-fno-pie",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fcf-protection=none",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    # The chip's floats are rounded after every operation.
+    "-ffp-contract=off",
+    "-g1",
+)
+_LINK = ("-nostdlib", "-static", "-no-pie", "-Wl,--emit-relocs,--no-relax,--build-id=none,--gc-sections,-z,noexecstack")
+
+
+class DpuToolchainMissing(RuntimeError):
+    """This machine cannot compile DPU programs; the message says what is needed."""
+
+
+class DpuCompileError(RuntimeError):
+    """A DPU program was refused: by the compiler, or because it is larger than a DPU."""
+
+
+def compile_program(
+    source: str | Path | Sequence[Path],
+    *,
+    tasklets: int = 16,
+    stack_bytes: int = STACK_BYTES,
+    flags: Sequence[str] = (),
+) -> bytes:
+    """The ELF file of a DPU program, given as C text or as files: what ``DpuSet.load`` and ``dpu_load`` take.
+
+    ``stack_bytes`` is what WRAM is charged for each tasklet's stack. A ``-DSTACK_SIZE_DEFAULT=`` or ``-DNR_TASKLETS=``
+    among ``flags`` counts, as with the SDK's compiler. Raises DpuCompileError, with the compiler's words.
+    """
+    for flag in flags:
+        if match := re.fullmatch(r"-DNR_TASKLETS=(\d+)", flag):
+            tasklets = int(match[1])
+        if match := re.fullmatch(r"-DSTACK_SIZE_DEFAULT=(\d+)", flag):
+            stack_bytes = int(match[1])
+    if not 1 <= tasklets <= TASKLETS_MAX:
+        raise DpuCompileError(f"{tasklets} tasklets: a DPU runs 1 to {TASKLETS_MAX}")
+    rest = tuple(flag for flag in flags if not flag.startswith("-DNR_TASKLETS="))
+    if isinstance(source, str):
+        return _compiled_text(source, tasklets, stack_bytes, rest)
+    paths = [source] if isinstance(source, Path) else list(source)
+    return _compile([str(path) for path in paths], tasklets, stack_bytes, rest)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled_text(text: str, tasklets: int, stack_bytes: int, flags: tuple[str, ...]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
+        path = Path(folder, "kernel.c")
+        path.write_text(text, encoding="utf-8")
+        return _compile([str(path)], tasklets, stack_bytes, flags)
+
+
+def _compile(sources: list[str], tasklets: int, stack_bytes: int, flags: tuple[str, ...]) -> bytes:
+    command = compiler()
+    words = [*command, *_FLAGS, *_include_flags(command), f"-DNR_TASKLETS={tasklets}", *flags]
+    with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
+        output = Path(folder, "program.dpu")
+        link = [
+            *_LINK,
+            f"-Wl,-T,{RUNTIME / 'native.ld'},--defsym,__bringup_tasklets={tasklets}",
+            f"-Wl,--defsym,__bringup_stacks={tasklets * stack_bytes}",
+        ]
+        _run([*words, *link, "-o", str(output), *sources, _runtime_object(command, tasklets)])
+        program = output.read_bytes()
+    _check_wram(program, tasklets, stack_bytes)
+    return program
+
+
+@functools.lru_cache(maxsize=1)
+def _objects() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bringup-dpu-runtime-")
+
+
+@functools.lru_cache(maxsize=64)
+def _runtime_object(command: tuple[str, ...], tasklets: int) -> str:
+    """The run-time, compiled once per process and number of tasklets."""
+    path = Path(_objects().name, f"runtime{tasklets}.o")
+    words = [*command, *_FLAGS, *_include_flags(command), f"-DNR_TASKLETS={tasklets}"]
+    _run([*words, "-c", str(RUNTIME / "runtime.c"), "-o", str(path)])
+    return str(path)
+
+
+def compiler() -> tuple[str, ...]:
+    """The command of a compiler that makes x32 code; raises DpuToolchainMissing."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise DpuToolchainMissing(
+            f"DPU programs are simulated as x86-64 code with 32-bit pointers, and this machine is {platform.machine()}"
+        )
+    try:
+        command = find_compiler()
+    except CompilerMissing as error:
+        raise DpuToolchainMissing(str(error)) from None
+    if "ziglang" in command:
+        raise DpuToolchainMissing("DPU programs need gcc or clang for x32 code (apt-get install gcc)")
+    return command
+
+
+@functools.lru_cache(maxsize=16)
+def _include_flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    own = subprocess.run([*command, "-print-file-name=include"], capture_output=True, text=True, check=True)
+    return ("-isystem", str(DPU_HEADERS), "-isystem", own.stdout.strip())
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    if done.returncode:
+        words = "\n".join(done.stderr.strip().splitlines()[:30])
+        raise DpuCompileError(f"the compiler refused a DPU program\n{words}\nagain: {shlex.join(command)}")
+
+
+def _check_wram(program: bytes, tasklets: int, stack_bytes: int) -> None:
+    from .image import symbols
+
+    table = symbols(program)
+    data = table["__bringup_data_end"].address - table["__bringup_wram_start"].address
+    stacks = tasklets * stack_bytes
+    if data + stacks > WRAM_BYTES:
+        raise DpuCompileError(
+            f"the program needs {data + stacks:,} bytes of WRAM, a DPU has {WRAM_BYTES:,}: variables and constants "
+            f"{data:,}, and {tasklets} stacks of {stack_bytes:,} (-DSTACK_SIZE_DEFAULT= makes them smaller)"
+        )
+    mram = table["__sys_used_mram_end"].address - 0x08000000
+    if mram > MRAM_BYTES:
+        raise DpuCompileError(f"the program's MRAM variables take {mram:,} bytes, a DPU has {MRAM_BYTES:,}")
