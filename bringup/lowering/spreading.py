@@ -9,6 +9,7 @@ by what has to be moved for each (``csrc/placement/``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from bringup.compile.kernels import ForeignKernel
@@ -30,7 +31,7 @@ from bringup.ir.index import (
     coefficient,
     evaluate_sizes,
 )
-from bringup.ir.kernel import Axis, Kernel, Store, axes_of, offset_of, statements
+from bringup.ir.kernel import Axis, Kernel, SizeRange, Store, axes_of, offset_of, statements
 from bringup.ir.walk import axes_inside, indices_of, own_values, subexpressions
 
 #: (is written, for each buffer; the axes: position of the extent among the arguments, extent, least, most, (bytes from
@@ -48,6 +49,16 @@ def spread_of(kernel: Kernel | ForeignKernel, sizes: Sequence[int], measure: Mea
     written = kernel.written
     axes = [found for axis in kernel.axes if (found := _axis(kernel, axis, known, sizes, measure)) is not None]
     return [buffer.name in written for buffer in kernel.buffers], axes
+
+
+def opened(kernel: Kernel) -> tuple[Kernel, list[int]]:
+    """Returns a kernel whose grid's constant extents are sizes, and these: only a size can differ by partition."""
+    constant = [axis for axis in kernel.axes if isinstance(axis.extent, Int) and axis.extent.value > 1]
+    names = {axis.name: f"share_{axis.name}" for axis in constant}
+    axes = tuple(replace(axis, extent=Size(names[axis.name])) if axis in constant else axis for axis in kernel.axes)
+    extents = [axis.extent.value for axis in constant if isinstance(axis.extent, Int)]
+    sizes = tuple(SizeRange(names[axis.name], 0, extent) for axis, extent in zip(constant, extents))
+    return replace(kernel, axes=axes, sizes=(*kernel.sizes, *sizes)), extents
 
 
 def with_spread(

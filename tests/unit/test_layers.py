@@ -210,7 +210,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 500, "placement": 500, "profiler": 500, "the rest": 9200}
+CORE_LINES = {"distributed": 500, "placement": 550, "profiler": 500, "the rest": 9235}
 
 
 def test_the_core_stays_small() -> None:

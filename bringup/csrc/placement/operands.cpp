@@ -10,6 +10,11 @@ c10::DataPtr room(Device& device, uint64_t nbytes, const bringup_placement& plac
 uint64_t address_of(const c10::DataPtr& data) { return reinterpret_cast<uint64_t>(data.get()); }
 } // namespace
 
+Moves& moves_so_far() {
+  static Moves moves;
+  return moves;
+}
+
 Operand::Operand(Device& device, int32_t stream, c10::StorageImpl* storage, uint64_t nbytes, bool fresh,
                  bool in_one_piece)
     : storage(storage),
@@ -69,6 +74,8 @@ void Operand::fill(Form& form) {
                         nbytes, device_.stream_handle(stream_));
   });
   device_.mark_busy(stream_);
+  moves_so_far().count += 1;
+  moves_so_far().bytes += nbytes;
   form.current = true;
 }
 

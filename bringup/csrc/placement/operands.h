@@ -47,4 +47,10 @@ class Operand {
   std::deque<Form> forms_; // the storage's own first
 };
 
+// Moves between forms since the process began: how many, and their bytes.
+struct Moves {
+  std::atomic<uint64_t> count{0}, bytes{0};
+};
+Moves& moves_so_far();
+
 } // namespace bringup

@@ -10,6 +10,7 @@
 #include "aten/own_kernels.h"
 #include "aten/random.h"
 #include "aten/route.h"
+#include "placement/operands.h"
 #include "placement/spread.h"
 #include "python/bindings.h"
 #include "pytorch/allocator.h"
@@ -360,6 +361,7 @@ void bind_kernels(py::module_& module) {
   });
   module.def("kernel_cache_info", &cache_info);
   module.def("kernel_cache_clear", &kernel_cache_clear);
+  module.def("relayouts", [] { return std::make_pair(moves_so_far().count.load(), moves_so_far().bytes.load()); });
 }
 
 } // namespace bringup
