@@ -131,7 +131,7 @@ def library_kernel(name: str, function: int, context: int) -> int:
     """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""
 
 def make_plan(
-    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
+    launches: Sequence[tuple[Any, ...]],
     temporaries: Sequence[int],
     guards: Sequence[tuple[int, int, float]],
     flags: int,
@@ -140,7 +140,8 @@ def make_plan(
 ) -> Plan:
     """A plan: which kernels run, one after the other, and where their arguments come from.
 
-    ``launches``: (kernel, work units, flops, bytes, args); one of 0 units is skipped. An argument is (kind, a, b):
+    ``launches``: (kernel, work units, flops, bytes, args), and for partitioned memory how it may be shared out, as
+    ``bringup.lowering.spreading.Spread``; one of 0 units is skipped. An argument is (kind, a, b):
     0 immediate (a: 64 bits), 1 tensor (a: tensor slot, b: byte offset), 2 output (a: index, b: byte offset),
     3 temporary (a: index, b: byte offset), 4 scalar (a: scalar slot, b: scalar type of the argument), 5 seed, 6 offset.
     Addresses come first. A Scalar that its type cannot hold is an error, unless 256 is added to b: then it wraps
