@@ -45,8 +45,9 @@ def run(
     Both see NR_TASKLETS; the host program's DPU_BINARY is the DPU program. A host program that loads by another name
     gets the same program, if there is no file of that name.
     """
-    from bringup.upmem.compiler import HOST_HEADERS, compile_program
+    from bringup.upmem.compiler import compile_program
     from bringup.upmem.host import LIBRARY
+    from bringup.upmem.toolchain import HOST_HEADERS
     from bringup.upmem.tools import write_tools
 
     sources = [one for one in host if one.suffix == ".c"]

@@ -183,7 +183,8 @@ static dpu_error_t load(struct dpu_set_t set, struct dpu_program_t *program, str
     program_init_mram(program, dpu->mram);
   }
   if (out) *out = program;
-  program_drop(program); /* the DPUs hold it now */
+  allocation_of(set)->timed = NULL; /* it may have been the earlier program's */
+  program_drop(program);            /* the DPUs hold it now */
   return DPU_OK;
 }
 
