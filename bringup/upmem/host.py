@@ -27,7 +27,7 @@ import numpy as np
 from .compiler import compile_program
 from .rv32 import calibration
 from .timing import LaunchTime, Sample, launch_time
-from .toolchain import MRAM_BYTES, TASKLETS_MAX
+from .toolchain import MRAM_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -324,24 +324,21 @@ class DpuSet:
         self._c.bringup_upmem_counters(ctypes.byref(self._handle), rows.ctypes.data)
         return {name: rows[:, column] for column, name in enumerate(COUNTERS)}
 
-    def time(self, factor: float | None = None) -> LaunchTime:
+    def time(self, kernel: str | None = None) -> LaunchTime:
         """How long the last launch takes on the chip: an estimate (timing.py), for a program loaded with ``timed``.
 
-        A launch of the same program with the same ``__host`` variables is counted once.
+        ``kernel`` names one of those that were fitted to measured times (``calibration.json``). A launch of the same
+        program with the same ``__host`` variables is counted once.
         """
-        return launch_time(self.counters, self._samples(), calibration(), factor=factor)
+        return launch_time(self.counters, self._samples(), calibration(), kernel=kernel)
 
     def _samples(self) -> list[Sample]:
         self._open()
-        rows = np.zeros((_SAMPLES_MAX, 2 + 5 * TASKLETS_MAX))
+        rows = np.zeros((_SAMPLES_MAX, Sample.WIDTH))
         count = self._c.bringup_upmem_samples(ctypes.byref(self._handle), rows.ctypes.data, rows.nbytes)
         if not count:
             raise DpuError("the last launch was not counted: load the program with timed=True, then launch")
-        found = []
-        for row in rows[:count]:
-            work = row[2:].reshape(TASKLETS_MAX, 5)[: int(row[1])]
-            found.append(Sample(int(row[0]), *np.ascontiguousarray(work.T)))
-        return found
+        return [Sample.of_row(row) for row in rows[:count]]
 
     def log(self) -> list[str]:
         """What each DPU has printed since the last call."""

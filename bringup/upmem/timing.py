@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+
+from .toolchain import TASKLETS_MAX
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,6 +34,15 @@ class Sample:
     read_bytes: Array
     writes: Array
     write_bytes: Array
+
+    WIDTH: ClassVar[int] = 2 + 5 * TASKLETS_MAX
+
+    @classmethod
+    def of_row(cls, row: npt.ArrayLike) -> Sample:
+        """A sample from the library's row of numbers (``struct sample`` of native/rv32.h)."""
+        numbers = np.asarray(row, np.float64)
+        work = numbers[2:].reshape(TASKLETS_MAX, 5)[: int(numbers[1])]
+        return cls(int(numbers[0]), *np.ascontiguousarray(work.T))
 
 
 @dataclass(frozen=True)
@@ -84,16 +95,17 @@ def launch_time(
     samples: list[Sample],
     numbers: Mapping[str, Any],
     *,
-    factor: float | None = None,
+    kernel: str | None = None,
 ) -> LaunchTime:
     """The estimate of a launch, from the counters of every DPU and the samples.
 
-    ``factor`` is a kernel's own, fitted to measured times; it scales instructions.
+    ``kernel`` names an entry of the calibration that was fitted to measured times: a launch constant, and a factor of
+    the cycles.
     """
     if not samples:
         raise ValueError("no DPU of the launch was counted")
     dma, machine = numbers["dma"], numbers["machine"]
-    scale = 1.0 if factor is None else factor
+    fitted = {} if kernel is None else numbers["kernels"][kernel]
     native = {name: np.asarray(values, np.float64) for name, values in counters.items()}
     moved = native["dma_read_bytes"] + native["dma_write_bytes"]
     requests = native["dma_reads"] + native["dma_writes"]
@@ -106,7 +118,7 @@ def launch_time(
             + dma["write_latency"] * sample.writes
             + dma["latency_per_byte"] * (sample.read_bytes + sample.write_bytes)
         )
-        own = sample.instructions * scale
+        own = sample.instructions
         issued[i] = own.sum()
         busiest[i] = (machine["issue_interval"] * own + latency).max()
         work[i] = (sample.read_bytes + sample.write_bytes).sum()
@@ -114,10 +126,10 @@ def launch_time(
     of_sample = work[nearest]
     np.divide(moved, of_sample, out=share, where=of_sample > 0)
     limits = np.stack([issued[nearest] * share, busiest[nearest] * share, engine])
-    cycles = limits.max(axis=0)
+    cycles = limits.max(axis=0) * fitted.get("factor", 1.0)
     slowest = int(np.argmax(cycles))
     return LaunchTime(
-        seconds=float(numbers["launch"]["seconds"] + cycles.max() / machine["clock_hz"]),
+        seconds=float(fitted.get("launch_seconds", numbers["launch"]["seconds"]) + cycles.max() / machine["clock_hz"]),
         cycles=cycles,
         instructions=limits[0],
         mram_bytes=moved,
@@ -125,7 +137,7 @@ def launch_time(
         sampled=len(samples),
         clock_hz=machine["clock_hz"],
         watts_per_dpu=machine["watts_per_dpu"],
-        calibrated=factor is not None,
+        calibrated=kernel is not None,
     )
 
 
