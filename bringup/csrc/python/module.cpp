@@ -77,34 +77,6 @@ void raise_with_cause(const Error& error) {
 
 // ---- host functions ----
 
-// One host function on its way through a driver. A driver may run it at once and still report a failure of something
-// else, so both sides hold it.
-struct Errand {
-  std::function<void()> work;
-  std::atomic<bool> ran{false};
-};
-using SharedErrand = std::shared_ptr<Errand>;
-
-void run_errand(void* argument) {
-  std::unique_ptr<SharedErrand> errand(static_cast<SharedErrand*>(argument));
-  (*errand)->ran = true;
-  (*errand)->work();
-}
-
-void send_errand(int device, int64_t stream, std::function<void()> work) {
-  auto errand = std::make_shared<Errand>();
-  errand->work = std::move(work);
-  auto* argument = new SharedErrand(errand);
-  translated([&] {
-    try {
-      device_at(device).host_function(static_cast<int32_t>(stream), &run_errand, argument);
-    } catch (...) {
-      if (!errand->ran) delete argument;
-      throw;
-    }
-  });
-}
-
 void host_function(int device, int64_t stream, py::object function) {
   if (!PyCallable_Check(function.ptr())) throw py::type_error("a host function must be callable");
   // The last reference may go on a stream's thread: it takes the GIL for that, or leaves it to the process's end.
@@ -123,13 +95,13 @@ void host_function(int device, int64_t stream, py::object function) {
     }
   };
   py::gil_scoped_release no_gil;
-  send_errand(device, stream, std::move(call));
+  host_function_on(device_at(device), static_cast<int32_t>(stream), std::move(call));
 }
 
 void sleep(int device, int64_t stream, double milliseconds) {
   TORCH_CHECK_VALUE(milliseconds >= 0, "a stream cannot sleep ", milliseconds, " ms");
   const auto nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
-  send_errand(device, stream, [nanoseconds] {
+  host_function_on(device_at(device), static_cast<int32_t>(stream), [nanoseconds] {
     timespec time{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
     nanosleep(&time, nullptr);
   });
@@ -245,6 +217,7 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "shut_down",
       [] {
+        leave_groups();
         Registry::get().tell_unheard_failures(); // before the fence's work takes them
         fence_autograd_workers();
         Registry::get().shut_down();
@@ -300,6 +273,7 @@ PYBIND11_MODULE(_C, module) {
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
+  bind_distributed(module);
   raise_hook = raise_with_cause;
 }
 
