@@ -212,13 +212,12 @@ def _fsdp(profile: Profile, devices: int, cost: Cost) -> _Step:
     for unit, taken in zip(profile.units, gather):  # the next unit is gathered while this one computes
         network += taken
         compute = max(compute, network) + unit.forward_seconds
-    network = max(network, compute)
-    last = len(profile.units) - 1
-    network += gather[last] if profile.units else 0.0
-    for at in range(last, -1, -1):
-        compute = max(compute, network) + profile.units[at].backward_seconds
+    # Back, from the last unit: its own parameters first, then those before it while it computes.
+    network = gathered = max(network, compute) + (gather[-1] if gather else 0.0)
+    for at in range(len(profile.units) - 1, -1, -1):
+        compute = max(compute, gathered) + profile.units[at].backward_seconds
         if at:
-            network += gather[at - 1]
+            network = gathered = network + gather[at - 1]
         network = max(network, compute) + scatter[at]
     rest = profile.seconds - sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
     optimizer = profile.optimizer_seconds / devices

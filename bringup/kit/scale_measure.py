@@ -1,10 +1,11 @@
-"""The training step of a model on one device, measured layer by layer in the device's time: what scale.py predicts from."""
+"""The training step of a model on one device, layer by layer in the device's time: what scale.py predicts from."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,8 +49,9 @@ def units_of(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def bytes_of(tensors: Any) -> int:
-    """Returns the bytes of all tensors in something nested."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor))
+    """Returns the bytes of all tensors in something nested; one that is there twice counts once."""
+    found = {id(leaf): leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)}
+    return sum(leaf.numel() * leaf.element_size() for leaf in found.values())
 
 
 @dataclass
@@ -118,8 +120,8 @@ class Meter:
         self.optimizer.zero_grad()
         marks.append(self._event())
         self.on.synchronize(self.device)
-        self.started, self.turned = marks[0], marks[1]
-        return step, [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]
+        self.turned = marks[1]
+        return step, [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
 
 
 def pairs_of(module: nn.Module) -> dict[str, dict[str, nn.Module]]:
@@ -183,7 +185,9 @@ def profile(
     state = bytes_of([one for held in meter.optimizer.state.values() for one in held.values()])
     held = sum(nbytes.values())
     return Profile(
-        *times,
+        forward_seconds=times[0],
+        backward_seconds=times[1],
+        optimizer_seconds=times[2],
         gradients=tuple((nbytes[name], ready[name]) for name in order),
         units=units,
         pairs=pairs,

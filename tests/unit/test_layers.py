@@ -41,6 +41,7 @@ LAYERS = (
     "bringup.graph.export",
     "bringup.graph.compile",
     "bringup.jit",
+    "bringup.distributed",
     "bringup.torch_device",
     "bringup.offloading",
     "bringup.runtime",  # the path that installed metadata names
@@ -210,7 +211,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 500, "profiler": 500, "the rest": 9200}
+CORE_LINES = {"distributed": 1200, "profiler": 500, "the rest": 9230}
 
 
 def test_the_core_stays_small() -> None:
