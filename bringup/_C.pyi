@@ -243,3 +243,10 @@ def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
 
 def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
     """Calls, signatures that have code, and calls that ran op by op by their reason."""
+
+# ---- torch.distributed ----
+def process_group(host: Any, name: str) -> Any:
+    """A c10d::Backend for device tensors over one for CPU tensors (``host``); ``name`` is the group's."""
+
+def observe_failures(function: Callable[[str, str], None]) -> None:
+    """Calls ``function(group, why)`` for every collective that fails, on the thread that met it."""

@@ -178,6 +178,10 @@ class Device final : public MemoryBackend {
     const Stream& slot = streams_[stream];
     return slot.finished.load(std::memory_order_acquire) < slot.queued.load(std::memory_order_acquire);
   }
+  // A failure of queued work, for the next use of the stream that its user sees.
+  void keep_failure(int32_t stream, const Error& error) noexcept;
+  // Throws what was kept of the stream's failures, and the one just met.
+  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   bool failed(int32_t stream) const { return streams_[stream].failed.load(std::memory_order_relaxed); }
   // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
@@ -278,9 +282,6 @@ class Device final : public MemoryBackend {
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream, uint32_t flags = 0);
   std::optional<Error> wait_for(const Event& event);
-  void keep_failure(int32_t stream, const Error& error) noexcept;
-  // Throws what was kept of the stream's failures, and the one just met.
-  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   void finish_until(int32_t stream, uint64_t seen);
   // Returns when what quiet waits may have taken from the driver is kept.
   void await_quiet_waits(int32_t stream);
