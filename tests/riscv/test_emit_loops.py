@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bringup.graph.bare_metal.static_program import with_sizes
-from bringup.ir.dtypes import Array
+from bringup.ir.dtypes import Array, float16
 from bringup.ir.expr import const
 from bringup.ir.kernel import Kernel
 from tests.loops.random_kernel import random_case
@@ -64,6 +64,13 @@ def test_loops(isa: str, family: str) -> None:
     machines = ["interpreter"] if isa == "rv64gcv" else MACHINES
     program = run_trials(chosen, isa, family, machines=machines)
     assert sum(one.how.startswith("loops") for one in program.kernels.rendered) > len(chosen) * 0.8
+
+
+def test_half_floats_of_a_core_that_has_them() -> None:
+    """Conversions are one instruction, and the numbers those of the longer way."""
+    halves = [trial for trial in trials() if any(buffer.dtype is float16 for buffer in trial.kernel.buffers)]
+    assert len(halves) > 3
+    run_trials(halves, "rv64gc_zfh", "zig", machines=["interpreter"])
 
 
 _CLAMPED = (
