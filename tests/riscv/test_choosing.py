@@ -115,3 +115,13 @@ def test_a_form_that_runs_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     chosen = choosing.chosen_forms(program(), TARGET, "")
     assert len(chosen) == len(program().steps)
     assert instructions() > 0
+
+
+def test_a_matrix_engine_is_not_compared_with_code() -> None:
+    """Trials have no engine: its products are taken as they are, and what follows them is chosen all the same."""
+    torch._dynamo.reset()
+    net, x = nn.Sequential(nn.Linear(32, 24), nn.GELU()), torch.randn(16, 32)
+    backend = bringup.Backend(target="riscv", vector=128, accelerator="gemm@0x10320000")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(net, backend=backend)(x), net(x))
+    assert [layer.how for layer in backend.reports()[0].layers] == ["matrix engine", "loops in vectors"]

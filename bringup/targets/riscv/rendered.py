@@ -26,7 +26,7 @@ class Rendered:
     how: str = "loops"
     """Which emitter it was, for reports."""
     surely_best: bool = False
-    """Whole vectors from adjacent memory: no other form needs to be looked at."""
+    """Whole vectors from adjacent memory, or a matrix engine: no other form needs to be looked at."""
 
 
 def packed_array(old: npt.NDArray[Any], indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
