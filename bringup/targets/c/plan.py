@@ -67,6 +67,8 @@ def _grid_allowed(kernel: Kernel, target: COptions) -> bool:
     inside = [s for stmt in kernel.body for block in blocks_of(stmt) for s in statements(block)]
     if any(isinstance(stmt, Store) and stmt.mode != "unique" for stmt in inside):
         return False
+    if any(isinstance(stmt, Loop) and stmt.count is not None for stmt in statements(kernel.body)):
+        return False  # each grid point ends its loops on its own
     scratch = sum(local.nbytes for local in kernel.locals)
     return scratch * target.vector_bytes // 4 <= _PRIVATE_LIMIT
 
@@ -89,6 +91,8 @@ def vectorisable(stmt: Stmt) -> bool:
         return False
     inside = list(statements(stmt.body))
     if any(vectorisable(inner) for inner in inside):
+        return False
+    if any(isinstance(inner, Loop) and inner.count is not None for inner in inside):
         return False
     deeper = [s for inner in stmt.body for block in blocks_of(inner) for s in statements(block)]
     return not any(isinstance(s, Store) and s.mode != "unique" for s in deeper)
