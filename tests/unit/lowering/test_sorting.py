@@ -106,3 +106,15 @@ def test_the_one_of_a_rank_in_long_lines(dtype: torch.dtype, kind: str) -> None:
     for name in ("median", "nanmedian"):
         expected = getattr(x, name)(1).values
         assert torch.equal(interpret(f"aten::{name}.dim", x, 1, False)[0].nan_to_num(7), expected.nan_to_num(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", ["one", "wide"])
+def test_a_few_of_a_long_line_leave_groups_out(dtype: torch.dtype, kind: str) -> None:
+    x = _line(dtype, 515, kind)  # the last group has 3 elements
+    x[1, 514], x[1, 0] = x[1].max(), x[1].min()
+    for largest in (False, True):
+        values, places = x.sort(dim=1, descending=largest, stable=True)
+        found = interpret("aten::topk", x, 3, 1, largest, True)
+        assert torch.equal(found[1], places[:, :3])
+        assert torch.equal(found[0].nan_to_num(7), values[:, :3].nan_to_num(7))
