@@ -318,6 +318,16 @@ def calibrate(rows: list[Row], source: str) -> None:
     CALIBRATION.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def kernel_table(rows: list[Row], found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean errors in per cent, a record for each kernel."""
+    table = []
+    for kernel in dict.fromkeys(row.kernel for row in rows):
+        of_laws = {law: result["kernels"].get(kernel) for law, result in found.items()}
+        cells = {law: f"{100 * value:.1f}" for law, value in of_laws.items() if value is not None}
+        table.append({"name": kernel, "rows": sum(row.kernel == kernel for row in rows), **cells})
+    return table
+
+
 # ---- the program ----
 def read_hardware(path: Path) -> list[dict[str, str]]:
     with path.open() as file:

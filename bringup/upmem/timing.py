@@ -158,4 +158,4 @@ def transfer_seconds(
     of_rank = float(np.interp(np.log2(in_rank), np.log2(table["dpus"]), bandwidths))
     limit = table["host_bus_gb_per_s"]["broadcast" if broadcast else "to" if to else "from"]
     bandwidth = min(of_rank * max(1.0, dpus / 64), limit)
-    return float(table["start_seconds"] + nbytes * dpus / (bandwidth * 1e9))
+    return float(table["to_start_seconds" if to else "from_start_seconds"] + nbytes * dpus / (bandwidth * 1e9))
