@@ -183,7 +183,7 @@ def plots(data: dict[str, object], folder: Path) -> None:
         )
     )
     errors = {
-        row["name"]: [float(row[law]) for law in ("uPIMulator", "ours, no calibration", "ours, leave 64 DPUs out")]
+        row["name"]: [float(row[law]) for law in ("uPIMulator", "uncalibrated", "without 64")]
         for row in recorded("upmem_prim")["data"]["kernels"]
     }
     names = ["uPIMulator", "ours, no calibration", "ours, fitted to 1, 4, 16 DPUs (rows of 64)"]
