@@ -165,6 +165,7 @@ $(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) $(DPU) build/.sour
 $(STAMP)-install: $(TORCH_STAMP) pyproject.toml setup.py | $(STAMP)-build
 	$(SAY) "installing bringup"
 	@$(PIP) -q --no-build-isolation -e '.[cli,test]'
+	@$(PY) -m compileall -q bringup # an editable install compiles none, and some machines forbid it to every process
 	@touch $@
 
 $(STAMP)-lint: $(STAMP)-install pyproject.toml
