@@ -118,7 +118,7 @@ def curves() -> dict[str, object]:
         over_tasklets[name] = [round(cycles[0] / one, 3) for one in cycles]
     dpus_counts = [1, 4, 16, 64, 256, 1024, 2556]
     over_dpus: dict[str, list[float]] = {"VA": [], "GEMV": []}
-    for name, size in (("VA", 2556 * 4096), ("GEMV", 2556 * 64)):
+    for name, size in (("VA", 2556 * 2048), ("GEMV", 2556 * 64)):
         for count in dpus_counts:
             with DpuSet(count) as dpus:
                 dpus.load(KERNELS[name].program())
