@@ -384,9 +384,12 @@ def main() -> None:
         own = ("kernel", "dpus", "size", "cycles", "launches", "bound")
         # The file's own place is nobody's business.
         command = "python benchmarks/prim.py --hardware upmem_prim_hardware.csv --fit --record"
-        record(
-            "upmem_prim", {"laws": found, "rows": [[getattr(r, name) for name in own] for r in rows]}, command=command
-        )
+        data = {
+            "laws": {law: {key: result[key] for key in ("mean", "p90", "rows")} for law, result in found.items()},
+            "kernels": kernel_table(rows, found),
+            "own": {"columns": own, "rows": [[getattr(row, name) for name in own] for row in rows]},
+        }
+        record("upmem_prim", data, command=command)
     if options.fit:
         calibrate(rows, "the published table (uPIMulator's repository, KAIST VIA, MIT)")
     table = Table(
