@@ -12,6 +12,7 @@ struct tasklet_work {
 };
 struct sample {
   double dpu, tasklets;
+  double held; /* instructions under a mutex, of the mutex that was held longest */
   struct tasklet_work work[TASKLETS_MAX];
 };
 
