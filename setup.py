@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("bringup/csrc")
 INCLUDE = Path("bringup/include")
 #: Folders of csrc/ whose files are one translation unit: torch's headers take 5 to 10 s, the code behind them 1 or 2.
-UNITED = ("aten", "placement", "python", "pytorch")
+UNITED = ("aten", "distributed", "placement", "profiler", "python", "pytorch")
 #: C libraries: where each lies in the package, its sources, and its own flags.
 LIBRARIES = (
     ("bringup/drivers/sim/_sim.so", "bringup/drivers/sim/*.c", ("-O2", "-pthread")),
@@ -70,7 +70,8 @@ def core_sources() -> list[str]:
 
 def core() -> CppExtension:
     """The extension module."""
-    torch_headers = [flag for path in include_paths() for flag in ("-isystem", path)]  # -Wall is for our code only
+    paths = [*include_paths(), str(Path(torch.__file__).parent / "include/kineto")]  # whose headers include each other
+    torch_headers = [flag for path in paths for flag in ("-isystem", path)]  # -Wall is for our code only
     return CppExtension(
         "bringup._C",
         core_sources(),

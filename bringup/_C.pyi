@@ -72,8 +72,15 @@ def can_access_peer(device: int, peer: int) -> bool:
 def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[int, int, int, bool, bool]]]]:
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
 
-def observe_memory(function: Callable[[int, int, int, int, bool], None] | None) -> None:
-    """Calls function(device, address, size, stream, allocated) for every block that a tensor gets or gives back."""
+def observe_streams(function: Callable[..., None] | None) -> None:
+    """Calls the function for what orders the work of streams, and for blocks as ``observe_memory`` does; None ends it.
+
+    ``("recorded", device, event, stream)``, ``("waited", device, event, waiting device, stream)``, ``("host_waited",
+    device, event)`` and ``("synchronized", device, stream)``, on the thread that asked.
+    """
+
+def observe_memory(function: Callable[[str, int, int, int, int], None] | None) -> None:
+    """Calls function("allocated" or "freed", device, address, size, stream) for every block of a tensor."""
 
 def set_memory_fraction(device: int, fraction: float) -> None: ...
 def get_memory_fraction(device: int) -> float: ...
@@ -236,3 +243,10 @@ def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
 
 def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
     """Calls, signatures that have code, and calls that ran op by op by their reason."""
+
+# ---- torch.distributed ----
+def process_group(host: Any, name: str) -> Any:
+    """A c10d::Backend for device tensors over one for CPU tensors (``host``); ``name`` is the group's."""
+
+def observe_failures(function: Callable[[str, str], None]) -> None:
+    """Calls ``function(group, why)`` for every collective that fails, on the thread that met it."""

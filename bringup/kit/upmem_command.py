@@ -39,14 +39,15 @@ def run(
     tasklets: Annotated[int, typer.Option(help="NR_TASKLETS.")] = 16,
     define: Annotated[list[str] | None, typer.Option("-D", help="A macro for both: NAME or NAME=VALUE.")] = None,
     include: Annotated[list[Path] | None, typer.Option("-I", help="A folder of headers for both.")] = None,
+    report: Annotated[bool, typer.Option(help="What it takes on the chip, on standard error.")] = True,
 ) -> None:
     """Compile a host program and a DPU program, and run them on the simulator.
 
     Both see NR_TASKLETS; the host program's DPU_BINARY is the DPU program. A host program that loads by another name
     gets the same program, if there is no file of that name.
     """
-    from bringup.upmem.compiler import HOST_HEADERS, compile_program
     from bringup.upmem.host import LIBRARY
+    from bringup.upmem.toolchain import HOST_HEADERS
     from bringup.upmem.tools import write_tools
 
     sources = [one for one in host if one.suffix == ".c"]
@@ -62,7 +63,7 @@ def run(
         try:
             from bringup.targets.toolchain import find_compiler
 
-            program.write_bytes(compile_program(dpu, tasklets=tasklets, flags=flags))
+            program.write_bytes(_compiled(dpu, tasklets, flags, report))
             write_tools(folder)
             command = [*find_compiler(), "-O2", "-g", "-std=gnu11", f"-I{HOST_HEADERS}", *flags]
             command += [f"-DNR_TASKLETS={tasklets}", f'-DDPU_BINARY="{program}"', *map(str, sources)]
@@ -72,9 +73,43 @@ def run(
             fail("upmem run", str(error))
         if built.returncode:
             fail("upmem run", "the host program does not compile\n" + built.stderr.strip())
+        events = folder / "events"
         environment = {**os.environ, "BRINGUP_UPMEM_PROGRAM": str(program)}
+        if report:
+            environment["BRINGUP_UPMEM_EVENTS"] = str(events)
         done = subprocess.run([str(executable), *arguments], env=environment)
+        if events.exists() and not done.returncode:
+            _print_report(events.read_text().splitlines())
     if done.returncode < 0:
         print(f"bringup upmem run: the host program ended by signal {-done.returncode}", file=sys.stderr)
         raise typer.Exit(128 - done.returncode)
     raise typer.Exit(done.returncode)
+
+
+def _compiled(sources: list[Path], tasklets: int, flags: list[str], timed: bool) -> bytes:
+    from bringup.upmem import DpuToolchainMissing, compile_program
+
+    try:
+        return compile_program(sources, tasklets=tasklets, flags=flags, timed=timed)
+    except DpuToolchainMissing as reason:
+        if not timed:
+            raise
+        program = compile_program(sources, tasklets=tasklets, flags=flags)
+        print(f"bringup upmem run: launches are not timed: {reason}", file=sys.stderr)
+        return program
+
+
+def _print_report(lines: list[str]) -> None:
+    from bringup.kit.terminal import readable_seconds
+    from bringup.upmem.report import report_of
+
+    found = report_of(lines)
+    print("on the chip (estimates, not calibrated for this program):", file=sys.stderr)
+    for name, phase in found.phases.items():
+        note = f", {phase.uncounted} of them not counted" if phase.uncounted else ""
+        print(
+            f"  {name:<8} {readable_seconds(phase.seconds):>10}  {phase.calls} calls{note}, {phase.nbytes:,} bytes",
+            file=sys.stderr,
+        )
+    for name, seconds in found.probes.items():
+        print(f"  probe {name}: {readable_seconds(seconds)}", file=sys.stderr)

@@ -413,6 +413,7 @@ def _review(drivers: Sequence[Driver]) -> None:
 
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import environment
+    from bringup.distributed import process_group
     from bringup.driver.abi import CDriver, adapted, struct_of
     from bringup.driver.choice import FailedDriver
     from bringup.driver.lookup import check_device_name
@@ -461,6 +462,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     serialization.register()
     sharing.register()
     call_after_import("torch._dynamo", lambda: _register_with_dynamo(default_backend))
+    process_group.register(kind)
     if tables is not None:
         tables.define()
     core.before_first_use(_ops_at_first_use(core, active, tables))

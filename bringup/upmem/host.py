@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .compiler import MRAM_BYTES, compile_program
+from .compiler import compile_program
+from .rv32 import calibration
+from .timing import LaunchTime, Sample, launch_time
+from .toolchain import MRAM_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +38,7 @@ DPUS_MAX = 2556
 _MRAM_AT = 0x08000000
 _TO, _FROM = 0, 1
 _FAULT = 9
+_SAMPLES_MAX = 4
 
 #: What is counted of a launch, per DPU; native/upmem.h has the same order.
 COUNTERS = (
@@ -108,6 +112,7 @@ def library() -> ctypes.CDLL:
         "bringup_upmem_mram": (pointer, by_pointer, ctypes.POINTER(u64)),
         "bringup_upmem_log": (pointer, by_pointer, u32, ctypes.POINTER(u64)),
         "bringup_upmem_failure": (text,),
+        "bringup_upmem_samples": (u32, by_pointer, pointer, u64),
     }
     for name, (result, *arguments) in signatures.items():
         function = getattr(loaded, name)
@@ -162,13 +167,16 @@ class DpuSet:
         self._finalizer()
 
     # ---- programs ----
-    def load(self, program: str | bytes | Path, *, tasklets: int = 16, stack_bytes: int = 1024) -> None:
+    def load(
+        self, program: str | bytes | Path, *, tasklets: int = 16, stack_bytes: int = 1024, timed: bool = False
+    ) -> None:
         """Loads a program into every DPU: C text, a C file, or what ``compile_program`` returned.
 
+        ``timed`` lets ``time`` estimate its launches.
         WRAM gets the program's initial values; MRAM keeps its contents, but for initialised ``__mram`` variables.
         """
         if not isinstance(program, bytes):
-            program = compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes)
+            program = compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes, timed=timed)
         self._open()
         loaded = ctypes.c_void_p()
         self._check(self._c.dpu_load_from_memory(self._handle, program, len(program), ctypes.byref(loaded)))
@@ -315,6 +323,22 @@ class DpuSet:
         rows = np.zeros((self.count, len(COUNTERS)), np.uint64)
         self._c.bringup_upmem_counters(ctypes.byref(self._handle), rows.ctypes.data)
         return {name: rows[:, column] for column, name in enumerate(COUNTERS)}
+
+    def time(self, kernel: str | None = None) -> LaunchTime:
+        """How long the last launch takes on the chip: an estimate (timing.py), for a program loaded with ``timed``.
+
+        ``kernel`` names one of those that were fitted to measured times (``calibration.json``). A launch of the same
+        program with the same ``__host`` variables is counted once.
+        """
+        return launch_time(self.counters, self._samples(), calibration(), kernel=kernel)
+
+    def _samples(self) -> list[Sample]:
+        self._open()
+        rows = np.zeros((_SAMPLES_MAX, Sample.WIDTH))
+        count = self._c.bringup_upmem_samples(ctypes.byref(self._handle), rows.ctypes.data, rows.nbytes)
+        if not count:
+            raise DpuError("the last launch was not counted: load the program with timed=True, then launch")
+        return [Sample.of_row(row) for row in rows[:count]]
 
     def log(self) -> list[str]:
         """What each DPU has printed since the last call."""

@@ -41,7 +41,10 @@ LAYERS = (
     "bringup.graph.export",
     "bringup.graph.compile",
     "bringup.jit",
+    "bringup.distributed",
     "bringup.torch_device",
+    "bringup.profiler",
+    "bringup.sanitizer",
     "bringup.offloading",
     "bringup.runtime",  # the path that installed metadata names
     "bringup.integrations",
@@ -210,7 +213,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 500, "placement": 550, "profiler": 500, "the rest": 9235}
+CORE_LINES = {"distributed": 1200, "placement": 550, "profiler": 570, "the rest": 9390}
 
 
 def test_the_core_stays_small() -> None:

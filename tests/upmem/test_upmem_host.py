@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bringup.upmem import DpuCompileError, DpuError, DpuFault, DpuSet, DpuToolchainMissing, compile_program
-from bringup.upmem.compiler import compiler
+from bringup.upmem.toolchain import compiler
 
 try:
     compiler()

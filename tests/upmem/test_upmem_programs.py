@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bringup.upmem import DpuToolchainMissing
-from bringup.upmem.compiler import compiler
+from bringup.upmem.toolchain import compiler
 
 try:
     compiler()

@@ -65,47 +65,25 @@ void raise_with_cause(const Error& error) {
 
 // ---- host functions ----
 
-// One host function on its way through a driver. A driver may run it at once and still report a failure of something
-// else, so both sides hold it.
-struct Errand {
-  py::object function;
-  std::atomic<bool> ran{false};
-  ~Errand() { // may end on a stream's thread; after the interpreter it is left to the process's end
-    if (!Py_IsInitialized()) {
-      function.release();
-      return;
-    }
-    py::gil_scoped_acquire gil;
-    function = py::object();
-  }
-};
-using SharedErrand = std::shared_ptr<Errand>;
-
-void run_errand(void* argument) {
-  std::unique_ptr<SharedErrand> errand(static_cast<SharedErrand*>(argument));
-  (*errand)->ran = true;
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  try {
-    (*errand)->function();
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("a host function of a device stream");
-  }
-}
-
 void host_function(int device, int64_t stream, py::object function) {
   if (!PyCallable_Check(function.ptr())) throw py::type_error("a host function must be callable");
-  const auto errand = std::make_shared<Errand>(std::move(function));
-  auto* argument = new SharedErrand(errand);
-  py::gil_scoped_release no_gil;
-  translated([&] {
-    try {
-      device_at(device).host_function(static_cast<int32_t>(stream), &run_errand, argument);
-    } catch (...) {
-      if (!errand->ran) delete argument;
-      throw;
-    }
+  // The last reference may go on a stream's thread: it takes the GIL for that, or leaves it to the process's end.
+  std::shared_ptr<py::object> held(new py::object(std::move(function)), [](py::object* object) {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    delete object;
   });
+  auto call = [held = std::move(held)] {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    try {
+      (*held)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a host function of a device stream");
+    }
+  };
+  py::gil_scoped_release no_gil;
+  host_function_on(device_at(device), static_cast<int32_t>(stream), std::move(call));
 }
 
 // ---- descriptions ----
@@ -126,27 +104,6 @@ py::list memory_segments(int index) {
     segments.append(py::make_tuple(segment.address, segment.size, segment.stream, segment.large, blocks));
   }
   return segments;
-}
-
-PyObject* g_memory_observer = nullptr; // never freed: memory is given back while the interpreter goes down
-
-void tell_memory_observer(const Block& block, bool allocated) {
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  const auto& device = static_cast<Device&>(CachingAllocator::owner(&block).backend());
-  try {
-    const py::handle observer = g_memory_observer;
-    observer(device.index, block.address, block.size, block.stream, allocated);
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("the memory history");
-  }
-}
-
-void observe_memory(py::object function) {
-  block_observer = nullptr;
-  if (function.is_none()) return;
-  g_memory_observer = function.release().ptr();
-  block_observer = &tell_memory_observer;
 }
 
 void attach(const std::string& type_name) {
@@ -200,6 +157,7 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "shut_down",
       [] {
+        leave_groups();
         Registry::get().tell_unheard_failures(); // before the fence's work takes them
         fence_autograd_workers();
         Registry::get().shut_down();
@@ -241,7 +199,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
-  module.def("observe_memory", &observe_memory);
   module.def("ledger", &ledger_rows);
   module.def("ledger_reset", &ledger_reset);
   module.def("ledger_ask_again", &ledger_ask_again);
@@ -253,6 +210,8 @@ PYBIND11_MODULE(_C, module) {
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
+  bind_observers(module);
+  bind_distributed(module);
   raise_hook = raise_with_cause;
 }
 

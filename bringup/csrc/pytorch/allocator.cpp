@@ -114,8 +114,8 @@ c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_siz
   return storage;
 }
 
-void tell_observer(const Block& block, bool allocated) {
-  if (auto* observer = block_observer.load(std::memory_order_relaxed)) observer(block, allocated);
+void tell_observers(const Block& block, void (WorkObserver::*what)(Device&, const Block&)) {
+  WorkObserver::tell(what, static_cast<Device&>(CachingAllocator::owner(&block).backend()), block);
 }
 
 void delete_block(void* context) {
@@ -124,7 +124,7 @@ void delete_block(void* context) {
   CachingAllocator& owner = CachingAllocator::owner(block);
   // At exit and in a forked child nothing is given back: the driver may be gone, and the lock may be held for ever.
   if (!static_cast<Device&>(owner.backend()).usable()) return;
-  tell_observer(*block, false);
+  tell_observers(*block, &WorkObserver::freed);
   owner.free(block);
 }
 
@@ -257,7 +257,7 @@ struct RedirectingAllocator final : c10::Allocator {
       }
       void* bytes = reinterpret_cast<void*>(CachingAllocator::address(block) + device.spec().host_offset);
       redirected_blocks().insert(bytes, block);
-      tell_observer(*block, true);
+      tell_observers(*block, &WorkObserver::allocated);
       return c10::DataPtr(bytes, bytes, &delete_redirected_block, c10::Device(c10::kCPU));
     });
   }
@@ -320,7 +320,7 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_pl
     Block* block =
         device.memory().allocate(device.physical_bytes(nbytes, wanted), device.memory_pool(current_stream(index)));
     block->placement = wanted;
-    tell_observer(*block, true);
+    tell_observers(*block, &WorkObserver::allocated);
     return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
   });
 }

@@ -42,9 +42,6 @@ c10::intrusive_ptr<c10::StorageImpl> holding_alias(c10::StorageImpl* storage, in
 // A new storage on a device, of its default placement.
 c10::Storage new_storage(c10::DeviceIndex index, size_t nbytes);
 
-// Told of every block that a tensor gets (true) and gives back (false) while memory is recorded; else null.
-inline std::atomic<void (*)(const Block& block, bool allocated)> block_observer{nullptr};
-
 c10::Allocator* device_allocator();
 // Memory of one device on its current stream; without a placement, with the device's default one.
 c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_placement* placement = nullptr);

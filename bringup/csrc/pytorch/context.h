@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 
+#include <functional>
 #include <utility>
 
 #include "runtime/device.h"
@@ -37,6 +38,11 @@ int32_t exchange_stream(c10::DeviceIndex index, int32_t stream) noexcept;
 inline Device& device_at(int32_t index) { // wider than c10::DeviceIndex, so that 300 is refused and not 44
   return translated([&]() -> Device& { return Registry::get().device(index); });
 }
+
+// Runs on the stream's thread, in its order; a device without host functions runs it at once.
+void host_function_on(Device& device, int32_t stream, std::function<void()> work);
+
+void leave_groups(); // of processes, when the program ends: nothing waits for other ranks any more
 
 // Registrations, each in its own file; attach() calls them once.
 void register_guard();

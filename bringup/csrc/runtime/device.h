@@ -14,6 +14,7 @@
 #include "runtime/allocator.h"
 #include "runtime/blocking.h"
 #include "runtime/error.h"
+#include "runtime/observer.h"
 #include "runtime/recording.h"
 
 namespace bringup {
@@ -119,6 +120,19 @@ class EventSlot {
   std::shared_ptr<const Mark> mark_;
 };
 
+// Something that a driver was asked for, as observers see it.
+struct Work {
+  enum class Kind : uint8_t { launch, copy, wait, charge, synchronize } kind;
+  int32_t stream;
+  uint64_t began;           // when the driver was called: Unix time in nanoseconds
+  uint64_t correlation = 0; // of a launch
+  const std::string* name = nullptr;
+  uint64_t grid = 0, bytes = 0;
+  double flops = 0;
+  int32_t copy_kind = 0;
+  std::shared_ptr<const EventSlot::Mark> start{}, end{}; // around it, where the driver has no traces
+};
+
 class Device final : public MemoryBackend {
  public:
   Device(Driver& driver, int32_t local, int32_t index);
@@ -164,6 +178,10 @@ class Device final : public MemoryBackend {
     const Stream& slot = streams_[stream];
     return slot.finished.load(std::memory_order_acquire) < slot.queued.load(std::memory_order_acquire);
   }
+  // A failure of queued work, for the next use of the stream that its user sees.
+  void keep_failure(int32_t stream, const Error& error) noexcept;
+  // Throws what was kept of the stream's failures, and the one just met.
+  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   bool failed(int32_t stream) const { return streams_[stream].failed.load(std::memory_order_relaxed); }
   // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
@@ -256,13 +274,14 @@ class Device final : public MemoryBackend {
     std::atomic<uint32_t> quiet_count{0};
   };
 
+  using Mark = std::shared_ptr<const EventSlot::Mark>;
+  Mark mark_for_observers(int32_t stream, uint64_t began); // nothing where nobody looks at it
+  void observe(Work work);                                 // tells the observers
+  void observe(const bringup_launch& launch, const std::string& name, int32_t stream, uint64_t began, Mark start);
   void open_slow();
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream, uint32_t flags = 0);
   std::optional<Error> wait_for(const Event& event);
-  void keep_failure(int32_t stream, const Error& error) noexcept;
-  // Throws what was kept of the stream's failures, and the one just met.
-  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   void finish_until(int32_t stream, uint64_t seen);
   // Returns when what quiet waits may have taken from the driver is kept.
   void await_quiet_waits(int32_t stream);

@@ -76,6 +76,7 @@ struct dpu_program_t {
   struct symbol *symbols;
   uint32_t symbol_count;
   struct copy copies[WORKERS_MAX];
+  struct timing *timing; /* rv32.h; NULL: launches are not timed */
 };
 
 struct dpu_t {
@@ -107,6 +108,7 @@ struct upmem {
   dpu_error_t pending; /* of an asynchronous launch; dpu_sync reports it */
   char pending_words[1024];
   double seconds_limit;
+  const struct kept_timing *timed; /* of the last launch; NULL: not timed */
 };
 
 /* error.c: the words of this thread's last failure */

@@ -48,6 +48,12 @@ BU_STUB(memcpy, BU_MEMCPY)
 BU_STUB(memmove, BU_MEMMOVE)
 BU_STUB(memset, BU_MEMSET)
 BU_STUB(memcmp, BU_MEMCMP)
+/* What the compiler calls without an instruction for it, and libgcc is not there. */
+int __popcountdi2(uint64_t bits) {
+  int count = 0;
+  for (; bits; bits &= bits - 1) count++;
+  return count;
+}
 /* What belongs to the simulator and not to WRAM. */
 #define BU_OUTSIDE __attribute__((section(".bringup"), used))
 BU_OUTSIDE uint64_t __bringup_services[BU_SERVICES] = {0};
