@@ -208,7 +208,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 1200, "profiler": 500, "the rest": 9460}
+CORE_LINES = {"distributed": 1170, "profiler": 500, "the rest": 9460}
 
 
 def test_the_core_stays_small() -> None:
