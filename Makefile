@@ -27,6 +27,7 @@ CORE := $(shell find bringup/csrc bringup/include -name '*.cpp' -o -name '*.h')
 FORMATTED = $(shell find bringup tests examples benchmarks -not -path '*/targets/c/math/*' '(' -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' ')')
 SIM := $(wildcard bringup/drivers/sim/*.c bringup/drivers/sim/*.h)
 ISS := $(wildcard bringup/riscv/iss/*.c bringup/riscv/iss/*.h bringup/riscv/iss/*.inc)
+DPU := $(wildcard bringup/upmem/native/*.c bringup/upmem/native/*.h bringup/upmem/include/host/*.h)
 
 .PHONY: help demo test test-all integrations fuzz order matrix bench docs lint format sanitize build clean system-deps
 
@@ -150,10 +151,10 @@ $(TORCH_STAMP): $(STAMP)-venv
 # Also when a source was deleted: the list is compared, not only the dates.
 build/.sources: FORCE
 	@mkdir -p build
-	@echo $(sort $(CORE) $(SIM) $(ISS)) | cmp -s - $@ || echo $(sort $(CORE) $(SIM) $(ISS)) > $@
+	@echo $(sort $(CORE) $(SIM) $(ISS) $(DPU)) | cmp -s - $@ || echo $(sort $(CORE) $(SIM) $(ISS) $(DPU)) > $@
 FORCE:
 
-$(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) build/.sources
+$(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) $(DPU) build/.sources
 	$(SAY) "compiling the C++ core (a few minutes the first time)"
 	@$(PY) setup.py build_ext --inplace 2>&1 | sed -u -E \
 	  -e 's#^(\[[0-9]+/[0-9]+\]).* -c [^ ]*/(bringup/csrc/[^ ]+) .*#\1 \2#' \
@@ -164,6 +165,7 @@ $(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) build/.sources
 $(STAMP)-install: $(TORCH_STAMP) pyproject.toml setup.py | $(STAMP)-build
 	$(SAY) "installing bringup"
 	@$(PIP) -q --no-build-isolation -e '.[cli,test]'
+	@$(PY) -m compileall -q bringup # an editable install compiles none, and some machines forbid it to every process
 	@touch $@
 
 $(STAMP)-lint: $(STAMP)-install pyproject.toml

@@ -22,12 +22,18 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("bringup/csrc")
 INCLUDE = Path("bringup/include")
 #: Folders of csrc/ whose files are one translation unit: torch's headers take 5 to 10 s, the code behind them 1 or 2.
-UNITED = ("aten", "distributed", "python", "pytorch")
+UNITED = ("aten", "distributed", "placement", "profiler", "python", "pytorch")
 #: C libraries: where each lies in the package, its sources, and its own flags.
 LIBRARIES = (
     ("bringup/drivers/sim/_sim.so", "bringup/drivers/sim/*.c", ("-O2", "-pthread")),
     # Hidden names call each other directly; fused multiply-adds only where the guest asks for one.
     ("bringup/riscv/_iss.so", "bringup/riscv/iss/*.c", ("-O3", "-fvisibility=hidden", "-ffp-contract=off")),
+    # libdpu's calls keep their names; faults of DPU programs leave by longjmp, from their own stacks.
+    (
+        "bringup/upmem/_dpu.so",
+        "bringup/upmem/native/*.c",
+        ("-O2", "-pthread", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-Ibringup/upmem/include/host"),
+    ),
 )
 TORCH_VERSION = torch.__version__.split("+")[0]
 TORCH_MAJOR, TORCH_MINOR = (int(part) for part in TORCH_VERSION.split(".")[:2])
@@ -64,7 +70,8 @@ def core_sources() -> list[str]:
 
 def core() -> CppExtension:
     """The extension module."""
-    torch_headers = [flag for path in include_paths() for flag in ("-isystem", path)]  # -Wall is for our code only
+    paths = [*include_paths(), str(Path(torch.__file__).parent / "include/kineto")]  # whose headers include each other
+    torch_headers = [flag for path in paths for flag in ("-isystem", path)]  # -Wall is for our code only
     return CppExtension(
         "bringup._C",
         core_sources(),

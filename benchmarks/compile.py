@@ -1,15 +1,20 @@
-"""Compiled graphs on the simulated device against CPU inductor on the same machine, and against our own eager.
+"""Compiled graphs on the simulated device against the best the CPU can do on the same machine, and our own eager.
 
-python benchmarks/compile.py                                  # everything: about an hour
+python benchmarks/compile.py                                  # everything: about two hours
 python benchmarks/compile.py --quick                          # one thread, generated kernels, few rounds
 python benchmarks/compile.py --models mlp,gpt2 --threads 1 --json results/compile.json
+python benchmarks/compile.py --frozen --json results/compile_frozen.json    # the networks that nobody tunes for
 
-Each row is a process of its own with empty caches (BRINGUP_CACHE, TORCHINDUCTOR_CACHE_DIR). In it the sides run in
-alternating bursts (timing.py). `inference` is one call without gradients, `training` forward, loss and backward; the
-optimizers are graphs of their own. Compile time is the first call less a later one; before it, both compilers have
-compiled something else, so that imports, probes of the C++ compiler and precompiled headers are not counted. Kernels
-are counted in a second process that tells of every launch. `blas`: matrix products by OpenBLAS as the device's
-library (examples/vendor_blas), `generated`: all kernels are ours.
+Each row is a process of its own with empty caches (BRINGUP_CACHE, TORCHINDUCTOR_CACHE_DIR), pinned to as many cores as
+it has threads. In it the sides run in alternating bursts (timing.py). `best` is the fastest of CPU eager, inductor and,
+for inference, inductor with freezing, which runs in a process of its own against inductor without: its constants would
+stay in the caches of the others. glibc gives no memory back between calls, so that page faults decide nothing.
+
+`inference` is one call without gradients, `training` forward, loss and backward; the optimizers are graphs of their
+own. Compile time is the first call less a later one; before it, both compilers have compiled something else, so that
+imports, probes of the C++ compiler and precompiled headers are not counted. Kernels are counted in a second process
+that tells of every launch. `blas`: matrix products by OpenBLAS as the device's library (examples/vendor_blas),
+`generated`: all kernels are ours.
 """
 
 from __future__ import annotations
@@ -76,6 +81,21 @@ class Row:
     peak_ours: int
     peak_eager: int
     fallbacks: int
+    cpu: float  # CPU eager
+    vs_cpu: float
+    frozen: float | None = None  # frozen ÷ plain inductor; None for training
+
+    @property
+    def vs_best(self) -> float:
+        """Ours ÷ the best baseline."""
+        return max(self.vs_inductor, self.vs_cpu, self.vs_inductor / (self.frozen or 1.0))
+
+    @property
+    def best(self) -> str:
+        """Which baseline that is."""
+        if self.vs_cpu == self.vs_best:
+            return "eager"
+        return "inductor" if self.vs_inductor == self.vs_best else "frozen"
 
     @property
     def vs_compile(self) -> float:
@@ -86,9 +106,9 @@ class Row:
 def runner(question: Question, device: Any, compiler: Callable[[Any], Any]) -> Callable[[], None]:
     """A function that does the work once on a device; ``compiler`` gets what is to be compiled."""
     import torch
-    from graph_models import WORKLOADS
+    from workloads import EVERYTHING
 
-    work, training = WORKLOADS[question.model], question.phase == "training"
+    work, training = EVERYTHING[question.model], question.phase == "training"
     model, batch = work.model().train(training).to(device), work.batch().to(device)
     if not training:
         forward = compiler(model)
@@ -181,7 +201,8 @@ def measure_here(question: Question) -> dict[str, Any]:
     with InductorKernels() as kernels:
         compile_inductor = first_call(inductor, nothing)
     eager = runner(question, device, lambda f: f)
-    for run in (ours, inductor, eager) * 2:
+    on_cpu = runner(question, torch.device("cpu"), lambda f: f)
+    for run in (ours, inductor, eager, on_cpu) * 2:
         run()
     synchronize()
     fallen = bringup.fallbacks().calls
@@ -195,13 +216,16 @@ def measure_here(question: Question) -> dict[str, Any]:
         return compare(Side("f()", {"f": other}, wait), Side("f()", {"f": ours}, synchronize), rounds)
 
     with_inductor, with_eager = against(inductor, nothing), against(eager, synchronize)
+    with_cpu = against(on_cpu, nothing)
     return {
         "ours": with_inductor.device,
         "inductor": with_inductor.cpu,
         "eager": with_eager.cpu,
         "vs_inductor": with_inductor.ratio,
         "vs_eager": with_eager.ratio,
-        "noisy": with_inductor.noisy or with_eager.noisy,
+        "cpu": with_cpu.cpu,
+        "vs_cpu": with_cpu.ratio,
+        "noisy": with_inductor.noisy or with_eager.noisy or with_cpu.noisy,
         "compile_ours": compile_ours - with_inductor.device,
         "compile_inductor": compile_inductor - with_inductor.cpu,
         "kernels_inductor": kernels.count,
@@ -209,6 +233,25 @@ def measure_here(question: Question) -> dict[str, Any]:
         "peak_eager": peak(eager),
         "fallbacks": fallen,
     }
+
+
+def frozen_here(question: Question) -> dict[str, Any]:
+    """How long inductor with freezing takes, as a part of what it takes without."""
+    import torch
+
+    torch.set_num_threads(question.threads)
+    plain = runner(question, torch.device("cpu"), torch.compile)
+    for _ in range(2):
+        plain()
+    frozen = runner(question, torch.device("cpu"), lambda f: torch.compile(f, options={"freezing": True}))
+    for _ in range(2):
+        frozen()
+    start = perf_counter()
+    plain()
+    longest = perf_counter() - start
+    rounds = max(5, min(40, int(question.seconds / 12 / longest / (1 + calls_of_burst(longest)))))
+    found = compare(Side("f()", {"f": plain}), Side("f()", {"f": frozen}), rounds)
+    return {"ratio": found.ratio, "noisy": found.noisy}
 
 
 def count_here(question: Question) -> dict[str, Any]:
@@ -241,10 +284,22 @@ def in_process(question: Question, part: str, folder: str, **extra: str) -> subp
         "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor"),
         "OMP_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
+        # Blocks of any size stay with the process: page faults were a third of DLRM's training.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+        "MALLOC_TOP_PAD_": str(1 << 26),
         **extra,
     }
     command = [sys.executable, __file__, "--part", part, json.dumps(asdict(question))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    cores = sorted(os.sched_getaffinity(0))[-question.threads :]
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
     if done.returncode:
         raise RuntimeError(f"{question}: {part} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
@@ -261,15 +316,19 @@ def measure(question: Question) -> Row:
     with tempfile.TemporaryDirectory(prefix="bringup-compile-") as folder:
         found = json.loads(in_process(question, "measure", folder).stdout.splitlines()[-1])
         ours, eager = launches(in_process(question, "count", folder, BRINGUP_DEBUG="5").stderr)
-    return Row(question, kernels_ours=ours, kernels_eager=eager, **found)
+        frozen: dict[str, Any] = {"ratio": None, "noisy": False}
+        if question.phase == "inference" and not question.memory_bound:
+            frozen = json.loads(in_process(question, "frozen", folder).stdout.splitlines()[-1])
+    found["noisy"] |= frozen["noisy"]
+    return Row(question, kernels_ours=ours, kernels_eager=eager, frozen=frozen["ratio"], **found)
 
 
 def questions(options: argparse.Namespace) -> Iterator[Question]:
     """All rows that were asked for; only networks have matrix products that a BLAS could do."""
-    from graph_models import WORKLOADS
+    from workloads import EVERYTHING
 
-    for name in options.models or WORKLOADS:
-        work = WORKLOADS[name]
+    for name in options.models:
+        work = EVERYTHING[name]
         for phase in options.phases:
             if phase == "training" and work.loss is None:
                 continue
@@ -321,6 +380,12 @@ def judge(rows: Sequence[Row]) -> list[Bar]:
     bar("memory-bound, LSTM and DLRM: ours ÷ own eager", 0.8, light, "vs_eager")
     others = [row for row in rows if row not in light]
     bar("other networks: ours ÷ own eager, the worst row", 1.0, others, "vs_eager", max)
+    own = [row for row in networks if row.question.library == "generated"]
+    for phase in PHASES:
+        chosen = [row for row in own if row.question.phase == phase]
+        bar(f"networks, {phase}: ours ÷ best baseline", 1.0, chosen, "vs_best")
+        bar(f"networks, {phase}: ours ÷ best baseline, the worst row", 1.25, chosen, "vs_best", max)
+    bar("networks: ours ÷ own eager", 0.85, own, "vs_eager")
     bar("compile time: ours ÷ inductor", 0.25, rows, "vs_compile")
     return found
 
@@ -336,7 +401,7 @@ def print_rows(rows: Sequence[Row], bars: Sequence[Bar]) -> None:
         return f"{count / 2**20:,.1f}"
 
     columns = (
-        "model", "phase", "threads", "library", "ours ms", "inductor ms", "ratio", "eager ms", "ratio",
+        "model", "phase", "threads", "library", "ours ms", "inductor ms", "ratio", "eager ms", "ratio", "÷ best",
         "kernels\nours/eager/inductor", "compile s\nours/inductor", "ratio", "peak MiB\nours/eager", "",
     )  # fmt: skip
     table = Table(*columns)
@@ -352,6 +417,7 @@ def print_rows(rows: Sequence[Row], bars: Sequence[Bar]) -> None:
             f"{row.vs_inductor:.2f}",
             ms(row.eager),
             f"{row.vs_eager:.2f}",
+            f"{row.vs_best:.2f} {row.best}",
             f"{row.kernels_ours}/{row.kernels_eager}/{row.kernels_inductor}",
             f"{row.compile_ours:.2f}/{row.compile_inductor:.2f}",
             f"{row.vs_compile:.2f}",
@@ -375,19 +441,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one thread, generated kernels, few rounds")
     parser.add_argument("--backend", default="bringup", help="what compiles our side (default: bringup)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
-    parser.add_argument("--part", choices=("measure", "count"), help=argparse.SUPPRESS)
+    parser.add_argument("--frozen", action="store_true", help="the frozen list instead of the networks that are tuned")
+    parser.add_argument("--part", choices=("measure", "count", "frozen"), help=argparse.SUPPRESS)
     parser.add_argument("question", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
         question = Question(**json.loads(options.question))
-        print(json.dumps((measure_here if options.part == "measure" else count_here)(question)))
+        part = {"measure": measure_here, "count": count_here, "frozen": frozen_here}[options.part]
+        print(json.dumps(part(question)))
         return
-    from graph_models import WORKLOADS
+    from workloads import EVERYTHING, FROZEN, WORKLOADS
 
     options.seconds = 4.0 if options.quick else 15.0
     options.threads = options.threads or ([1] if options.quick else [1, 2])
     options.libraries = options.libraries or (["generated"] if options.quick else list(LIBRARIES))
-    for given, known in ((options.models, WORKLOADS), (options.phases, PHASES), (options.libraries, LIBRARIES)):
+    options.models = options.models or [work.name for work in (FROZEN if options.frozen else WORKLOADS.values())]
+    for given, known in ((options.models, EVERYTHING), (options.phases, PHASES), (options.libraries, LIBRARIES)):
         if wrong := [name for name in given or () if name not in known]:
             parser.error(f"{wrong[0]!r} is none of {', '.join(known)}")
 
@@ -412,7 +481,7 @@ def main() -> None:
                 row = measure(question)
                 rows.append(row)
                 progress.console.print(
-                    f"{question}: {row.vs_inductor:.2f} of inductor, {row.vs_eager:.2f} of own eager"
+                    f"{question}: {row.vs_best:.2f} of the best ({row.best}), {row.vs_eager:.2f} of own eager"
                 )
             except RuntimeError as error:  # a graph that does not compile must not cost the other rows
                 failed.append(str(error))
@@ -427,7 +496,9 @@ def main() -> None:
     if options.json:
         result = {
             "load": load,
-            "rows": [{**asdict(row), "vs_compile": row.vs_compile} for row in rows],
+            "rows": [
+                {**asdict(row), "vs_compile": row.vs_compile, "vs_best": row.vs_best, "best": row.best} for row in rows
+            ],
             "bars": [{**asdict(bar), "met": bar.met} for bar in bars],
             "failed": failed,
         }

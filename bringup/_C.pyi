@@ -33,8 +33,8 @@ def ensure_open(device: int) -> None:
     """Opens the device if it is not open yet. Any call that needs the device does this by itself."""
 
 def is_open(device: int) -> bool: ...
-def device_spec(device: int) -> dict[str, Any]:
-    """The fields of DeviceSpec; opens the device."""
+def device_spec(device: int) -> bytes:
+    """A bringup_device_spec (DeviceSpecStruct.from_buffer_copy reads it); opens the device."""
 
 def clock(device: int) -> int: ...
 def finish_work(device: int) -> bool:
@@ -50,9 +50,6 @@ def in_bad_fork() -> bool:
 # ---- streams: (stream_id, device_index) of torch.Stream ----
 def mark_busy(device: int, stream_id: int) -> None:
     """Work was queued on the stream behind the core's back (a driver's library op): the host waits before it looks."""
-
-def sleep(device: int, stream_id: int, milliseconds: float) -> None:
-    """Queues work that takes this long on the stream (host_function + nanosleep)."""
 
 def host_function(device: int, stream_id: int, function: Callable[[], None]) -> None: ...
 def host_register(device: int, pointer: int, nbytes: int, flags: int) -> None:
@@ -75,9 +72,15 @@ def can_access_peer(device: int, peer: int) -> bool:
 def memory_segments(device: int) -> list[tuple[int, int, int, bool, list[tuple[int, int, int, bool, bool]]]]:
     """(address, size, stream, large, blocks); a block: (address, size, requested size, allocated, active)."""
 
-def memory_summary(device: int) -> str: ...
-def observe_memory(function: Callable[[int, int, int, int, bool], None] | None) -> None:
-    """Calls function(device, address, size, stream, allocated) for every block that a tensor gets or gives back."""
+def observe_streams(function: Callable[..., None] | None) -> None:
+    """Calls the function for what orders the work of streams, and for blocks as ``observe_memory`` does; None ends it.
+
+    ``("recorded", device, event, stream)``, ``("waited", device, event, waiting device, stream)``, ``("host_waited",
+    device, event)`` and ``("synchronized", device, stream)``, on the thread that asked.
+    """
+
+def observe_memory(function: Callable[[str, int, int, int, int], None] | None) -> None:
+    """Calls function("allocated" or "freed", device, address, size, stream) for every block of a tensor."""
 
 def set_memory_fraction(device: int, fraction: float) -> None: ...
 def get_memory_fraction(device: int) -> float: ...
@@ -115,7 +118,7 @@ def ask_about_fallbacks(function: Callable[[str, int, str], None]) -> None:
 
 # ---- routes ----
 def routes() -> dict[str, str]:
-    """Every ATen op on the device: name with overload → library | native | kernel | composite | error."""
+    """The ops that bringup has a kernel for: name with overload → library | native | kernel."""
 
 # ---- compiled kernels ----
 class Plan:
@@ -128,7 +131,7 @@ def library_kernel(name: str, function: int, context: int) -> int:
     """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""
 
 def make_plan(
-    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
+    launches: Sequence[tuple[Any, ...]],
     temporaries: Sequence[int],
     guards: Sequence[tuple[int, int, float]],
     flags: int,
@@ -137,7 +140,8 @@ def make_plan(
 ) -> Plan:
     """A plan: which kernels run, one after the other, and where their arguments come from.
 
-    ``launches``: (kernel, work units, flops, bytes, args); one of 0 units is skipped. An argument is (kind, a, b):
+    ``launches``: (kernel, work units, flops, bytes, args), and for partitioned memory how it may be shared out, as
+    ``bringup.lowering.spreading.Spread``; one of 0 units is skipped. An argument is (kind, a, b):
     0 immediate (a: 64 bits), 1 tensor (a: tensor slot, b: byte offset), 2 output (a: index, b: byte offset),
     3 temporary (a: index, b: byte offset), 4 scalar (a: scalar slot, b: scalar type of the argument), 5 seed, 6 offset.
     Addresses come first. A Scalar that its type cannot hold is an error, unless 256 is added to b: then it wraps

@@ -31,6 +31,7 @@ from bringup.graph.passes import remove_graph_pass as remove_graph_pass
 from bringup.graph.quantize.quantizer import quantize as quantize
 from bringup.lowering import formulas as formulas
 from bringup.lowering.custom_ops import pointwise as pointwise
+from bringup.offloading.offload import offload as offload
 from bringup.torch_device.activation import activate as activate
 from bringup.torch_device.activation import device as device
 from bringup.torch_device.ledger import fallback_policy as fallback_policy

@@ -15,6 +15,7 @@ import time
 import uuid
 from typing import Any
 
+from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.driver.in_use import driver_of
 
 NAME = "bringup"
@@ -88,10 +89,11 @@ def _compare_ranks(store: Any, options: Any, core: Any) -> None:
     How a tensor is cut into messages follows from the device, so such ranks would wait for each other for ever.
     """
     device = core.current_device()
-    spec = core.device_spec(device)
-    visible = "that the host sees" if spec["host_visible"] and spec["partitions"] <= 1 else "that is copied"
-    queued = "with streams" if spec["asynchronous"] else "without streams"
-    mine = f"driver '{driver_of(device).name}', memory {visible}, {queued}"
+    driver = driver_of(device).driver
+    spec = DeviceSpecStruct.from_buffer_copy(core.device_spec(device))
+    visible = "that the host sees" if spec.host_visible and spec.partitions <= 1 else "that is copied"
+    queued = "with streams" if driver.offers("stream_create") else "without streams"
+    mine = f"driver '{driver.name}', memory {visible}, {queued}"
     store.set(f"device/{options.group_rank}", mine)
     keys = [f"device/{rank}" for rank in range(options.group_size)]
     store.wait(keys, options.timeout)

@@ -100,13 +100,33 @@ def lowered_ops(definitions: Iterable[str]) -> set[str]:
     return {base_of(name) for name in definitions if name.startswith("aten::")}
 
 
+def routes() -> dict[str, str]:
+    """Every ATen op on the device: name with overload → library | native | kernel | composite | error."""
+    from torch._C import _dispatch_get_all_op_names, _dispatch_has_kernel_for_dispatch_key
+
+    from bringup import _C
+
+    found = dict(_C.routes())
+    composites = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    for name in _dispatch_get_all_op_names():
+        if not name.startswith("aten::") or name in found:
+            continue
+        if _dispatch_has_kernel_for_dispatch_key(name, "CPU"):  # the backend fallback serves it
+            found[name] = "library"
+        else:
+            composed = any(_dispatch_has_kernel_for_dispatch_key(name, key) for key in composites)
+            found[name] = "composite" if composed else "error"
+    return found
+
+
 def device_table(index: int) -> OpTable:
     """The table of a device of the active drivers; opens it."""
     from bringup import _C
     from bringup.driver import in_use
+    from bringup.driver.c_struct import DeviceSpecStruct
     from bringup.lowering.install import compiler_for
 
-    host_library = bool(_C.device_spec(index)["host_library"])  # opens it: kernels are registered on first use
+    spec = DeviceSpecStruct.from_buffer_copy(_C.device_spec(index))  # opens it: kernels are registered on first use
     kernels = compiler_for(index) is not None
     lowered: set[str] = set()
     own: dict[str, str] = {}
@@ -119,7 +139,7 @@ def device_table(index: int) -> OpTable:
         if registered():
             own.update(dict.fromkeys(COMPOSED, "native"))
     own.update(dict.fromkeys(_library_overloads(index), "library"))
-    rows = named_rows(_C.routes(), host_library, kernels, own)
+    rows = named_rows(routes(), bool(spec.host_library), kernels, own)
     return OpTable(f"{in_use.device_type()}:{index}", rows, lowered, places)
 
 

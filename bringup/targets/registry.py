@@ -16,7 +16,11 @@ from typing import Any
 from bringup.targets.target import Target
 
 _GROUP = "bringup.targets"
-_BUILT_IN = {"c": "bringup.targets.c.target:CTarget", "riscv": "bringup.targets.riscv.target:RiscvTarget"}
+_BUILT_IN = {
+    "c": "bringup.targets.c.target:CTarget",
+    "dpu": "bringup.targets.dpu.target:DpuTarget",
+    "riscv": "bringup.targets.riscv.target:RiscvTarget",
+}
 _registered: dict[str, type[Target]] = {}
 
 

@@ -10,6 +10,7 @@ import torch
 
 from bringup import _C
 from bringup.driver import DTYPES, in_use
+from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.graph.compile.inductor import NoInductor
 from bringup.torch_device import amp, memory, random, streams
 from bringup.torch_device.capture import Graph, graph, graph_pool_handle, is_current_stream_capturing
@@ -227,25 +228,23 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     1073741824
     """
     index = device_index(device)
-    spec = _C.device_spec(index)
+    spec = DeviceSpecStruct.from_buffer_copy(_C.device_spec(index))
     driver, inside = _C.driver_of(index)
-    major, minor = spec["capability"]
-    partitions = max(1, int(spec["partitions"]))
     return DeviceProperties(
-        name=spec["name"],
+        name=spec.name.decode(errors="replace"),
         driver=driver,
         driver_index=inside,
-        total_memory=int(spec["memory_bytes"]) * partitions,
-        major=int(major),
-        minor=int(minor),
-        partitions=partitions,
-        host_visible=bool(spec["host_visible"]),
-        host_library=bool(spec["host_library"]),
-        peer_copy=bool(spec["peer_copy"]),
-        alignment=int(spec["alignment"]),
-        dtypes=_dtype_names(spec["dtypes"]),
-        peak_flops=float(spec["peak_flops"]),
-        peak_bandwidth=float(spec["peak_bandwidth"]),
+        total_memory=spec.memory_bytes * spec.partitions,
+        major=spec.capability_major,
+        minor=spec.capability_minor,
+        partitions=spec.partitions,
+        host_visible=bool(spec.host_visible),
+        host_library=bool(spec.host_library),
+        peer_copy=bool(spec.peer_copy),
+        alignment=spec.alignment,
+        dtypes=_dtype_names(spec.dtypes),
+        peak_flops=spec.peak_flops,
+        peak_bandwidth=spec.peak_bandwidth,
     )
 
 
@@ -270,7 +269,8 @@ def _supports(dtype: str) -> bool:
     if not is_available():
         return True
     opened = [index for index in range(device_count()) if _C.is_open(index)]
-    masks = [_C.device_spec(index)["dtypes"] for index in opened or [current_device()]]
+    opened = opened or [current_device()]
+    masks = [DeviceSpecStruct.from_buffer_copy(_C.device_spec(index)).dtypes for index in opened]
     return all(mask == 0 or dtype in _dtype_names(mask) for mask in masks)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bringup import _C
-from bringup.driver import HostFlags
+from bringup.driver import HostFlags, in_use
 from bringup.torch_device.device_index import Device, device_index
 from bringup.torch_device.memory_history import _dump_snapshot as _dump_snapshot
 from bringup.torch_device.memory_history import _record_memory_history as _record_memory_history
@@ -85,7 +85,51 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
     ``abbreviated`` is torch.cuda's argument; the table is short either way.
     """
-    return _C.memory_summary(device_index(device))
+    index = device_index(device)
+    stats, total = memory_stats_as_nested_dict(index), _C.memory_info(index)[1]
+    share = _C.get_memory_fraction(index)
+    limit = f", limit {_bytes(int(share * total))} (memory fraction {share:g})" if share < 1 else ""
+    rule = "-" * 74
+    lines = [f"Memory of {in_use.device_type()}:{index}: {_bytes(total)}{limit}"]
+    lines += [f"{'':22} {'current':>12} {'peak':>12} {'in all':>12} {'freed':>12}", rule]
+    for names, show in (_BYTES, _bytes), (_COUNTS, str):
+        for name, title in names.items():
+            for pool, inside in ("all", title), ("small_pool", "  small pool"), ("large_pool", "  large pool"):
+                row = stats[name][pool]
+                if pool == "all" or row["peak"] or row["allocated"]:
+                    parts = (show(row[part]).rjust(12) for part in ("current", "peak", "allocated", "freed"))
+                    lines.append(f"{inside:22} {' '.join(parts)}")
+        lines.append(rule)
+    free = [nbytes for *_, blocks in _C.memory_segments(index) for _, nbytes, _, _, active in blocks if not active]
+    lines.append(
+        f"driver allocations {stats['num_device_alloc']}, frees {stats['num_device_free']}; "
+        f"retries {stats['num_alloc_retries']}; out of memory {stats['num_ooms']}; "
+        f"largest free block {_bytes(max(free, default=0))}\n"
+    )
+    return "\n".join(lines)
+
+
+_BYTES = {
+    "allocated_bytes": "allocated",
+    "requested_bytes": "requested",
+    "active_bytes": "active",
+    "reserved_bytes": "reserved",
+    "inactive_split_bytes": "inactive split",
+}
+_COUNTS = {
+    "allocation": "allocations",
+    "active": "active blocks",
+    "segment": "segments",
+    "inactive_split": "inactive split blocks",
+}
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes to read: "1.50 MiB"."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while value >= 1023.995 and len(units) > 1:  # 1023.995 would print as 1024.00
+        value, units = value / 1024, units[1:]
+    return f"{count} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
 
 
 def memory_snapshot(device: Device = None) -> list[dict[str, Any]]:

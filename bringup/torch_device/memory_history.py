@@ -33,8 +33,9 @@ class History:
         self.live: dict[tuple[int, int], dict[str, Any]] = {}
         self.max_entries, self.stacks = max_entries, stacks
 
-    def note(self, device: int, address: int, size: int, stream: int, allocated: bool) -> None:
-        """Called by the core, with the GIL, for every block."""
+    def note(self, what: str, device: int, address: int, size: int, stream: int) -> None:
+        """Called by the core, with the GIL, for every block: ``what`` is ``allocated`` or ``freed``."""
+        allocated = what == "allocated"
         event = {
             "action": "alloc" if allocated else "free_completed",
             "addr": address,

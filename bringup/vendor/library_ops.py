@@ -16,6 +16,7 @@ import torch
 
 from bringup import _C
 from bringup.driver import Tensor, in_use
+from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.vendor.op_lookup import find_overload, in_place_form, out_form
 
 Function = Callable[..., Any]
@@ -115,7 +116,7 @@ class _Call:
         self.driver = in_use.driver_of(self.device.index)
         self.kept: list[torch.Tensor] = []
         # `driver.Tensor` has one address: tensors of partitioned memory take the usual route.
-        partitioned = _C.device_spec(self.device.index)["partitions"] > 1
+        partitioned = DeviceSpecStruct.from_buffer_copy(_C.device_spec(self.device.index)).partitions > 1
         self.function = None if partitioned else functions.get(self.driver.name)
         self.stream = -1
 

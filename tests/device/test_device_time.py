@@ -172,9 +172,8 @@ def test_a_described_chip_names_its_numbers(run_python) -> None:
         run_python,
         "profile=edge_npu",
         """
-from bringup import _C
-spec = _C.device_spec(0)
-print(spec["peak_flops"], spec["peak_bandwidth"], torch.sim.get_device_name())
+chip = torch.sim.get_device_properties()
+print(chip.peak_flops, chip.peak_bandwidth, chip.name)
 """,
     )
     assert out.startswith(f"{PEAK['float32']} {BANDWIDTH} Example edge NPU")

@@ -90,7 +90,25 @@ def test_statistics_have_the_names_of_cuda(module: Any, device: str) -> None:
     assert module.memory_stats()["allocation.all.freed"] == 1
     assert torch.accelerator.memory_allocated() == module.memory_allocated()
     assert torch.accelerator.memory_reserved() == module.memory_reserved()
-    assert isinstance(module.memory_summary(), str)
+
+
+def test_the_summary_says_what_the_statistics_say(run_small: Callable[[str], str]) -> None:
+    code = """
+x = torch.ones(3 << 20, dtype=torch.uint8, device="sim")
+torch.sim.set_per_process_memory_fraction(0.5)
+try:
+    torch.ones(1 << 40, dtype=torch.uint8, device="sim")
+except torch.OutOfMemoryError:
+    pass
+print(torch.sim.memory_summary())
+"""
+    table = run_small(code)
+    lines = {line[:22].strip(): line[22:].split() for line in table.splitlines()}
+    assert lines["allocated"][:2] == ["3.00", "MiB"], table
+    assert lines["allocations"] == ["1", "1", "1", "0"], table
+    assert "limit" in table, table
+    assert "out of memory 1;" in table, table
+    assert table.startswith("Memory of sim:0: "), table
 
 
 def test_free_memory_falls_by_what_is_reserved(module: Any, device: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bringup import _C
+from bringup.kit import op_table
 from tests.conftest import RunPython
 from tests.overloads.calls import overload_named
 
@@ -243,7 +243,7 @@ def test_an_expanded_tensor_can_be_filled(device: str, fill: Any) -> None:
 # ---- in-place forms ----
 def in_place_overloads() -> list[str]:
     """Names the in-place overloads that the device registers and Python can call."""
-    names = [name for name in _C.routes() if name.startswith("aten::") and overload_named(name) is not None]
+    names = [name for name in op_table.routes() if name.startswith("aten::") and overload_named(name) is not None]
     return [name for name in names if overload_named(name)._schema.name.endswith("_") and "__" not in name]
 
 

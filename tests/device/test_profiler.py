@@ -1,4 +1,4 @@
-"""PyTorch's profiler on the device: times from the device's events, and no promises beyond."""
+"""PyTorch's profiler on the device: rows of kernels and copies from the device's trace, and times from its events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,45 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tests.device.programs_profiler import DESCRIBED_CHIP, PROGRAMS, SETUP, TRACED_TWICE
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_profiler_shows_what_the_device_ran(name: str, run_python: Callable[..., Any]) -> None:
+    run_python(SETUP + PROGRAMS[name], env={"BRINGUP_SIM": "mode=kernels,devices=2"})
+
+
+@pytest.mark.parametrize("mode", ["kernels", "library"])
+def test_rows_of_a_described_chip_take_its_time(mode: str, run_python: Callable[..., Any]) -> None:
+    run_python(SETUP + DESCRIBED_CHIP, env={"BRINGUP_SIM": f"profile=edge_npu,mode={mode}"})
+
+
+AT_ONCE = """
+a = torch.ones(20, 30, device="riscv")
+(a @ a.t()).cpu()
+start, end = torch.riscv.Event(enable_timing=True), torch.riscv.Event(enable_timing=True)
+start.record()
+with profile(activities=BOTH) as prof:
+    b = a @ a.t()
+end.record()
+events = exported(prof)
+ops = {event["args"]["External id"]: event["name"] for event in of(events, "cpu_op")}
+(row,) = of(events, "kernel")
+assert (ops[row["args"]["External id"]], row["name"]) == ("aten::mm", "bringup_mm"), row
+assert abs(row["dur"] / (1000 * start.elapsed_time(end)) - 1) < 0.02, (row, start.elapsed_time(end))
+"""
+
+
+def test_a_device_without_traces_that_works_at_once_has_rows(run_python: Callable[..., Any]) -> None:
+    run_python(SETUP + AT_ONCE, env={"BRINGUP_DRIVERS": "riscv"})
+
+
+def test_a_device_that_is_traced_already_says_so(run_python: Callable[..., Any]) -> None:
+    result = run_python(SETUP + TRACED_TWICE, env={"BRINGUP_SIM": "mode=kernels"})
+    assert "sim:0 has no rows" in result.stderr
+    assert "being traced already" in result.stderr
+
 
 PROGRAM = """
 import time, torch

@@ -247,9 +247,9 @@ def test_trap_14_scalars_and_cpu_indices_pass(device: str) -> None:
 
 # ---- 15: composite kernels do not hide the CPU's own ----
 def test_trap_15_ops_with_their_own_cpu_kernel_have_a_route(device: str) -> None:
-    from bringup import _C
+    from bringup.kit import op_table
 
-    routes = _C.routes()
+    routes = op_table.routes()
     for op in ("aten::native_layer_norm", "aten::_foreach_add.List", "aten::_foreach_add_.List", "aten::_fused_adamw_"):
         assert op in routes, f"{op} has no route of its own: it would decompose without a word"
         assert routes[op] in {"kernel", "library", "native", "random"}

@@ -58,11 +58,11 @@ def make_subjects(recorded: dict[str, list[OverloadCall]], names: list[str]) -> 
 
 
 def _load() -> list[Subject]:
-    from bringup import _C
+    from bringup.kit import op_table
 
     file = os.environ.get(CALLS_FILE)
     recorded = {**(read(Path(file)) if file else {}), **handmade()}
-    names = sorted(name for name, route in _C.routes().items() if name.startswith("aten::") and route != "error")
+    names = sorted(name for name, route in op_table.routes().items() if name.startswith("aten::") and route != "error")
     journal = os.environ.get(JOURNAL)
     done = rows_without_findings(Path(journal)) if journal else {}
     return [subject for subject in make_subjects(recorded, names) if subject.name not in done]

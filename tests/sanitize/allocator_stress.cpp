@@ -401,7 +401,7 @@ void fraction_limit() {
       check(error.status == BRINGUP_INVALID, "a bad fraction is an error");
     }
   }
-  std::printf("%s\n%s\n", message.c_str(), allocator.summary().c_str());
+  std::printf("%s\n", message.c_str());
   allocator.free(block);
   everything_returns(allocator, device, "fraction");
 }

@@ -113,7 +113,6 @@ int set_fraction(Session* s, double fraction) {
 }
 void reset_peak(Session* s) { s->allocator.reset_peak(); }
 void reset_accumulated(Session* s) { s->allocator.reset_accumulated(); }
-const char* summary(Session* s) { return (message = s->allocator.summary()).c_str(); }
 
 // MemoryStats is nothing but int64: nine sets of three kinds of (current, peak, allocated, freed), then five counters.
 uint64_t stats(Session* s, int64_t* out) {

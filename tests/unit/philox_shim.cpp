@@ -1,5 +1,6 @@
-// bringup/csrc/runtime/philox.h under plain C names, for ctypes (test_philox.py).
-#include "runtime/philox.h"
+// bringup/csrc/runtime/philox.h under plain C names, for ctypes (test_philox.py). Its file is included, so that the
+// functions inside can be measured too.
+#include "runtime/philox.cpp"
 
 #define RANGE uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count
 #define FORWARD(name, type) \
@@ -14,12 +15,13 @@ FORWARD(normal_f32, float)
 FORWARD(normal_f64, double)
 FORWARD(exponential_f32, float)
 FORWARD(exponential_f64, double)
-void bernoulli(RANGE, double p, uint8_t* out) { bringup::philox_bernoulli(seed, offset, begin, count, p, out); }
 void block(uint64_t seed, uint64_t offset, uint64_t index, uint32_t* out) {
-  bringup::philox_block(seed, offset, index, out);
+  bringup::fill_u32({seed, offset}, index, 1, out);
 }
-void log_f32(const float* x, uint64_t count, float* out) { bringup::philox_log_f32(x, count, out); }
-void sincos_f32(const uint32_t* turn, uint64_t count, float* sine, float* cosine) {
-  bringup::philox_sincos_f32(turn, count, sine, cosine);
+BRINGUP_SIMD void log_f32(const float* x, uint64_t count, float* out) {
+  for (uint64_t i = 0; i < count; ++i) out[i] = bringup::log_f32(x[i]);
+}
+BRINGUP_SIMD void sincos_f32(const uint32_t* turn, uint64_t count, float* sine, float* cosine) {
+  for (uint64_t i = 0; i < count; ++i) bringup::sincos_f32(turn[i], sine[i], cosine[i]);
 }
 }

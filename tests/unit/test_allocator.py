@@ -47,7 +47,6 @@ SIGNATURES = {  # name: (result, arguments)
     "set_fraction": (c_int32, [c_void_p, c_double]),
     "reset_peak": (None, [c_void_p]),
     "reset_accumulated": (None, [c_void_p]),
-    "summary": (c_char_p, [c_void_p]),
     "stats": (c_uint64, [c_void_p, c_void_p]),
     "snapshot": (c_uint64, [c_void_p, c_void_p, c_uint64]),
     "device_used": (c_uint64, [c_void_p]),
@@ -289,7 +288,7 @@ def test_freed_memory_of_one_stream_is_reused_at_once_and_other_streams_have_the
         assert allocator.allocate(nbytes, 0).address == block.address
 
 
-def test_out_of_memory_message_and_table_can_be_read(library):
+def test_the_out_of_memory_message_can_be_read(library):
     allocator = Allocator(library, 100 * MiB)
     allocator.allocate(30 * MiB)
     assert allocator.set_fraction(0.5) == OK
@@ -297,8 +296,6 @@ def test_out_of_memory_message_and_table_can_be_read(library):
     assert status == OUT_OF_MEMORY
     for words in ("pretended:0", "2.00 GiB", "100.00 MiB", "fraction 0.5", "allocated", "30.00 MiB", "empty_cache"):
         assert words in message, message
-    table = allocator.summary().decode()
-    assert all(words in table for words in ("30.00 MiB", "out of memory 1", "retries 1")), table
     assert allocator.set_fraction(1.5) == INVALID
     allocator.reset_accumulated()
     assert allocator.stats()["num_ooms"] == 0

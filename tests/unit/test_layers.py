@@ -24,11 +24,13 @@ LAYERS = (
     "bringup.ir",
     "bringup.targets",
     "bringup.targets.c",
+    "bringup.targets.dpu",
     "bringup.targets.toolchain",
     "bringup.targets.riscv",
     "bringup.driver",
     "bringup.compile",
     "bringup.riscv",
+    "bringup.upmem",
     "bringup.drivers",
     "bringup.lowering",
     "bringup.vendor",
@@ -41,6 +43,9 @@ LAYERS = (
     "bringup.jit",
     "bringup.distributed",
     "bringup.torch_device",
+    "bringup.profiler",
+    "bringup.sanitizer",
+    "bringup.offloading",
     "bringup.runtime",  # the path that installed metadata names
     "bringup.integrations",
     "bringup.kit",
@@ -208,7 +213,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 1170, "profiler": 500, "the rest": 9460}
+CORE_LINES = {"distributed": 1200, "placement": 550, "profiler": 570, "the rest": 9390}
 
 
 def test_the_core_stays_small() -> None:

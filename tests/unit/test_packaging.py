@@ -74,13 +74,22 @@ def build(kind: str, folder: Path) -> list[str]:
 def test_the_wheel_holds_the_binaries_and_no_sources(tmp_path: Path) -> None:
     names = build("wheel", tmp_path)
     assert [name for name in names if re.fullmatch(r"bringup/_C\..*\.so", name)]
-    libraries = ("bringup/drivers/sim/_sim.so", "bringup/riscv/_iss.so")
+    libraries = ("bringup/drivers/sim/_sim.so", "bringup/riscv/_iss.so", "bringup/upmem/_dpu.so")
     for needed in (*libraries, "bringup/include/bringup/driver.h", "bringup/py.typed"):
         assert needed in names
     for needed in ("bringup/_C.pyi", "bringup/kit/driver_checks.py", "bringup/drivers/sim/__init__.py"):
         assert needed in names
     assert "bringup/targets/c/math/error_function.c" in names  # text that generated kernels include
-    parts = ("/targets/c/math/", "/riscv/runtime/", "/drivers/riscv/")  # of programs that are built for users
+    for needed in (
+        "calibration.json",
+        "include/dpu/mram.h",
+        "include/host/dpu.h",
+        "runtime/runtime.c",
+        "runtime/native.ld",
+    ):
+        assert f"bringup/upmem/{needed}" in names
+    # Of programs that are built for users:
+    parts = ("/targets/c/math/", "/riscv/runtime/", "/drivers/riscv/", "/upmem/runtime/")
     assert not [name for name in names if name.endswith((".cpp", ".c")) and not any(part in name for part in parts)]
     assert not [name for name in names if name.startswith(("tests/", "examples/", "build/"))]
 

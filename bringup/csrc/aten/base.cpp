@@ -1,4 +1,4 @@
-// The ops a backend must write itself: factories, views, storages, reading one number.
+// The ops a backend must write itself: factories, storages, reading one number (views: registration.cpp).
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
@@ -6,12 +6,6 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/unfold_native.h>
-#include <ATen/ops/view_as_complex_native.h>
-#include <ATen/ops/view_as_real_native.h>
-#include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
 #include <deque>
@@ -96,21 +90,6 @@ Tensor efficient_zero_tensor(IntArrayRef size, std::optional<c10::ScalarType> dt
   return Tensor(std::move(tensor));
 }
 
-// ---- views ----
-
-Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
-  return at::native::as_strided_tensorimpl(self, size, stride, offset);
-}
-Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
-Tensor reshape_alias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
-  return at::native::_reshape_alias(self, size, stride);
-}
-Tensor unfold(const Tensor& self, int64_t dimension, int64_t size, int64_t step) {
-  return at::native::unfold(self, dimension, size, step);
-}
-Tensor view_as_real(const Tensor& self) { return at::native::view_as_real(self); }
-Tensor view_as_complex(const Tensor& self) { return at::native::view_as_complex(self); }
-
 // ---- storages ----
 
 void ensure_storage(c10::TensorImpl* impl, size_t nbytes) {
@@ -152,17 +131,6 @@ Tensor& set_storage(Tensor& self, at::Storage source, int64_t offset, IntArrayRe
     ensure_storage(impl, at::detail::computeStorageNbytes(size, stride, impl->itemsize(), offset));
   }
   return self;
-}
-
-Tensor& set_whole_storage(Tensor& self, at::Storage source) {
-  const auto count = static_cast<int64_t>(source.nbytes() / self.itemsize());
-  return set_storage(self, std::move(source), 0, {count}, {});
-}
-
-Tensor& set_from_tensor(Tensor& self, const Tensor& source) {
-  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  if (impl == source.unsafeGetTensorImpl()) return self;
-  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
 Tensor& set_empty(Tensor& self) { return set_storage(self, new_storage(self.device().index(), 0), 0, {0}, {}); }
@@ -214,16 +182,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(empty));
   library.impl("empty_strided", TORCH_FN(empty_strided));
   library.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
-  library.impl("as_strided", TORCH_FN(as_strided));
-  library.impl("view", TORCH_FN(view));
-  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
-  library.impl("unfold", TORCH_FN(unfold));
-  library.impl("view_as_real", TORCH_FN(view_as_real));
-  library.impl("view_as_complex", TORCH_FN(view_as_complex));
   library.impl("resize_", TORCH_FN(resize_));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
-  library.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
-  library.impl("set_.source_Tensor", TORCH_FN(set_from_tensor));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_tensor_stream));
   // PyTorch shares memory until one of two writes, where the allocator is its own: here it is copied at once.

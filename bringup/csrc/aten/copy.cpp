@@ -78,11 +78,10 @@ bool device_to_device(const Tensor& to, const Tensor& from) {
 // Metadata describes a storage, so it goes along when a whole storage is copied into one that has none.
 void carry_metadata(const Tensor& to, const Tensor& from) {
   StorageImpl* source = extras_of(from.storage().unsafeGetStorageImpl());
-  if (C10_LIKELY(!source || !source->has_metadata)) return;
+  if (C10_LIKELY(!source || !source->metadata)) return;
   StorageImpl* target = extras_of(to.storage().unsafeGetStorageImpl());
-  if (!target || target->has_metadata || from.nbytes() != source->nbytes() || to.nbytes() != target->nbytes()) return;
-  target->metadata = source->metadata;
-  target->has_metadata = true;
+  if (target && !target->metadata && from.nbytes() == source->nbytes() && to.nbytes() == target->nbytes())
+    target->metadata = source->metadata;
 }
 
 // Two devices of one driver that can talk to each other. Streams on both sides wait for each other's work.

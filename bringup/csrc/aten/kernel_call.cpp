@@ -281,7 +281,7 @@ KernelOp::KernelOp(c10::OperatorHandle op, std::optional<c10::OperatorHandle> fu
       functional(functional_form),
       record(op_record(op.schema())),
       rules(record),
-      meta(first_meta_kernel(op)),
+      meta(first_kernel(op, DispatchKey::Meta)),
       has_quick_meta(has_quick_meta_kernel(op)) {
   const auto& arguments = record.schema.arguments();
   takes_masks = arguments.size() > 1 && arguments[1].type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());

@@ -26,7 +26,8 @@ struct KernelOp {
   std::atomic<uint64_t> hits{0}, misses{0};
 };
 
-c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op);
+// PyTorch's own, in C++ where it has one; invalid if there is none.
+c10::KernelFunction first_kernel(const c10::OperatorHandle& op, c10::DispatchKey key);
 bool has_quick_meta_kernel(const c10::OperatorHandle& op);
 
 // What the resolver gets to see of a call that has no plan yet. `results` is nullptr for an op without a meta kernel.

@@ -1,9 +1,8 @@
 // Our kernels at PrivateUse1, and which ops go the boxed route: read from the dispatcher itself, which knows what this
 // torch has and what the CPU can do.
-#include <torch/library.h>
-
 #include <deque>
 #include <optional>
+#include <string_view>
 
 #include "aten/kernel_call.h"
 #include "aten/own_kernels.h"
@@ -98,8 +97,8 @@ bool has_foreign_kernel(const c10::OperatorHandle& op) {
   return kernels && kernels->front().debug != kOwnKernel;
 }
 
-c10::KernelFunction first_meta_kernel(const c10::OperatorHandle& op) {
-  const auto* kernels = kernels_at(op, DispatchKey::Meta);
+c10::KernelFunction first_kernel(const c10::OperatorHandle& op, DispatchKey key) {
+  const auto* kernels = kernels_at(op, key);
   return kernels ? kernels->back().kernel : c10::KernelFunction();
 }
 
@@ -140,15 +139,23 @@ bool runs_whole(const std::string& overload) {
 
 namespace {
 
-std::deque<torch::Library>& libraries() { // a deque: references into it stay good
-  static auto* kept = new std::deque<torch::Library>();
-  return *kept;
+void keep(c10::RegistrationHandleRAII registration) { // for good: the dispatcher may be gone before us
+  static auto* kept = new std::deque<c10::RegistrationHandleRAII>();
+  kept->push_back(std::move(registration));
 }
 
 // Each looks at every op of the dispatcher: 2 ms.
-void fallback(DispatchKey key, torch::CppFunction&& function) {
-  libraries().emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__).fallback(std::move(function));
+void fallback(DispatchKey key, c10::KernelFunction kernel) {
+  keep(c10::Dispatcher::singleton().registerFallback(key, std::move(kernel), kOwnKernel));
 }
+
+// The CPU's kernels of these ask nothing of a device but memory: they serve ours as they are.
+constexpr const char* kViews[] = {
+    "aten::view",         "aten::as_strided",      "aten::_reshape_alias",     "aten::unfold",
+    "aten::view_as_real", "aten::view_as_complex", "aten::set_.source_Tensor", "aten::set_.source_Storage"};
+constexpr std::string_view kSparseMembers =
+    " _indices _values indices values sparse_dim dense_dim _dimI _dimV _nnz is_coalesced _coalesced_ crow_indices"
+    " col_indices ccol_indices row_indices copy_ sparse_resize_ sparse_resize_and_clear_ copy_sparse_to_sparse_ ";
 
 // Calls function(op, name) for each op of ATen.
 template <typename Function>
@@ -166,9 +173,10 @@ void for_each_op(Function function) {
 void register_library_ops() {
   own_copies();
   own_neural_ops();
-  fallback(DispatchKey::PrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  fallback(DispatchKey::QuantizedPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
-  fallback(DispatchKey::NestedTensorPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+  for (const char* view : kViews) own_kernel(view, first_kernel(find_op(view), DispatchKey::CPU));
+  fallback(DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::QuantizedPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&refuse_quantized>());
+  fallback(DispatchKey::NestedTensorPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&refuse_nested>());
   for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
     if (op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) registered_routes().try_emplace(full, "native");
     if (registered_routes().count(full) > 0) return;
@@ -180,41 +188,23 @@ void register_library_ops() {
 }
 
 void register_sparse_ops() {
-  fallback(DispatchKey::SparsePrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  fallback(DispatchKey::SparseCsrPrivateUse1, torch::CppFunction::makeFromBoxedFunction<&route>());
-  auto aten = [](DispatchKey key) -> torch::Library& {
-    return libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  fallback(DispatchKey::SparsePrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
+  fallback(DispatchKey::SparseCsrPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
+  auto add = [](const c10::OperatorHandle& op, DispatchKey key, c10::KernelFunction kernel) {
+    keep(c10::Dispatcher::singleton().registerImpl(op.operator_name(), key, std::move(kernel), std::nullopt, nullptr,
+                                                   kOwnKernel));
   };
-  auto& sparse = aten(DispatchKey::SparsePrivateUse1);
-  auto& csr = aten(DispatchKey::SparseCsrPrivateUse1);
-  auto& nested = aten(DispatchKey::NestedTensorPrivateUse1);
   for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
     if (op.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU) && // linear: its composite never meets the fallback
         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))
-      nested.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
-    if (returns_view(op.schema())) return;
-    auto add = [&](torch::Library& library, DispatchKey ours, DispatchKey cpu) {
+      add(op, DispatchKey::NestedTensorPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&refuse_nested>());
+    const bool member = kSparseMembers.find(" " + full.substr(strlen("aten::")) + " ") != std::string_view::npos;
+    if (returns_view(op.schema()) && !member) return;
+    for (const auto& [ours, cpu] : {std::pair(DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU),
+                                    std::pair(DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU)})
       if (!op.hasKernelForDispatchKey(ours) && op.hasKernelForDispatchKey(cpu))
-        library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&route>());
-    };
-    add(sparse, DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU);
-    add(csr, DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU);
+        add(op, ours, member ? first_kernel(op, cpu) : c10::KernelFunction::makeFromBoxedFunction<&route>());
   });
-}
-
-std::map<std::string, std::string> all_routes() {
-  auto routes = registered_routes();
-  for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
-    const auto has = [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); };
-    if (has(DispatchKey::CPU)) // the backend fallback serves it
-      routes.try_emplace(full, "library");
-    else if (has(DispatchKey::CompositeImplicitAutograd) || has(DispatchKey::CompositeExplicitAutograd) ||
-             has(DispatchKey::CompositeExplicitAutogradNonFunctional))
-      routes.try_emplace(full, "composite");
-    else
-      routes.try_emplace(full, "error");
-  });
-  return routes;
 }
 
 } // namespace bringup

@@ -27,8 +27,6 @@ inline bool charges(Device& device) { return device.driver.api.charge != nullptr
 
 // Ops with a kernel of ours: name with overload → library | native | random | kernel.
 std::map<std::string, std::string>& registered_routes();
-// Every ATen op: as above, or composite, or error (no kernel of ours, none on the CPU, no composite).
-std::map<std::string, std::string> all_routes();
 
 // ---- tensors in boxed values ----
 

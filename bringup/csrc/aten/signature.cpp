@@ -73,7 +73,7 @@ Fit Signature::add_tensor(const at::Tensor& tensor, bool is_mutated) {
   const c10::Device where = impl->device();
   const int64_t kind = Tag::tensor | static_cast<int64_t>(tensor.scalar_type()) << 8 |
                        static_cast<int64_t>(impl->is_wrapped_number()) << 16;
-  if (C10_UNLIKELY(where.type() != kDeviceType)) {
+  if (C10_UNLIKELY(where.type() != home_)) {
     if (where.is_cpu() && impl->dim() == 0 && !is_mutated && !impl->key_set().has_any(kOdd)) {
       numbers.push_back(Number::of(tensor));
       words_.push_back(kind | 1 << 17);
@@ -208,8 +208,9 @@ Fit Signature::read(const ArgumentRules& rules, torch::jit::Stack* stack) {
         fit = add_plain(value);
     }
   }
-  if (device < 0) device = current_device();
-  words_[0] = device | global_state() << 8;
+  if (device < 0 && home_ == kDeviceType) device = current_device();
+  words_[0] = static_cast<uint8_t>(device) | global_state() << 8;
+  if (C10_UNLIKELY(home_ != kDeviceType)) return fit;
   if (C10_UNLIKELY(device_at(device).partitioned())) // elsewhere every tensor is single
     for (const at::Tensor* tensor : tensors) {
       const bringup_placement placement = placement_of(tensor->storage().unsafeGetStorageImpl());

@@ -7,6 +7,7 @@
 
 #include "aten/ledger.h"
 #include "aten/plan.h"
+#include "pytorch/context.h"
 
 namespace bringup {
 
@@ -18,11 +19,12 @@ struct ArgumentRules {
     bool mutated;
   };
   explicit ArgumentRules(const OpRecord& record);
+  ArgumentRules(std::vector<Argument> arguments) : arguments(std::move(arguments)) {}
 
   std::vector<Argument> arguments;
   bool numbers_are_keys = false; // no tensor goes in: arange's numbers say how large the output is
   // One bit per argument: indices that PyTorch takes from the CPU are brought to the device; CPU numbers are refused.
-  uint64_t from_cpu, device_only;
+  uint64_t from_cpu = 0, device_only = 0;
 };
 
 // What PyTorch's meta kernels read beside the arguments, in 10 bits: the default dtype and deterministic algorithms.
@@ -30,6 +32,9 @@ int64_t global_state();
 
 class Signature {
  public:
+  // Of tensors on a device of ours, or all on the CPU: TorchScript's groups bring those.
+  explicit Signature(c10::DeviceType home = kDeviceType) : home_(home) {}
+
   // Reads the last arguments of the stack, which must not change while this lives.
   enum class Fit { kernel, other_route, mixed };
   Fit read(const ArgumentRules& rules, torch::jit::Stack* stack);
@@ -51,6 +56,7 @@ class Signature {
   Fit add_plain(const c10::IValue& value);
   void move_to_device(c10::IValue& value);
 
+  const c10::DeviceType home_;
   c10::SmallVector<int64_t, 48> words_;
 };
 

@@ -6,7 +6,6 @@
 #include <torch/csrc/jit/runtime/custom_operator.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
-#include <bit>
 #include <map>
 
 #include "aten/signature.h"
@@ -35,68 +34,42 @@ constexpr c10::DispatchKeySet kWrapped({c10::DispatchKey::Python, c10::DispatchK
 
 // The inputs of a call as words that are equal where the same code serves; `reason` says why none does.
 struct GroupSignature {
-  Key key;
-  c10::Device device{c10::kCPU}; // of the tensors
+  Signature call;
   const char* reason = nullptr;
 
-  GroupSignature(Inputs inputs, const JitSettings& settings) {
-    bool tensors = false;
-    for (const c10::IValue& input : inputs) {
-      if (input.isTensor()) {
-        add(input.toTensor(), !tensors);
-        tensors = true;
-      } else if (input.isList()) {
-        words({-5, static_cast<int64_t>(input.toListRef().size())});
-        for (const c10::IValue& item : input.toListRef()) add(item);
-      } else {
-        add(input);
-      }
-      if (reason) return;
-    }
-    words({device.is_cpu() ? -1 : device.index(), global_state()});
-    const int from_first = device.index() - settings.first_device;
-    if (!tensors) reason = "no input is a tensor";
-    if (!device.is_cpu() && (device.type() != kDeviceType || from_first < 0 || from_first >= settings.device_count))
+  GroupSignature(torch::jit::Stack& stack, Inputs inputs, const ArgumentRules& rules, const JitSettings& settings)
+      : call(home_of(inputs)) {
+    using Fit = Signature::Fit;
+    const Fit fit = call.read(rules, &stack);
+    const int from_first = call.device - settings.first_device;
+    if (fit != Fit::kernel || !call.numbers.empty())
+      reason = fit == Fit::other_route ? "an input is neither a plain strided tensor nor a number"
+                                       : "its inputs are on several devices";
+    else if (call.tensors.empty())
+      reason = "no input is a tensor";
+    else if (home_of(inputs) == kDeviceType && (from_first < 0 || from_first >= settings.device_count))
       reason = "its inputs are on a device of another driver";
-    if (at::autocast::is_autocast_enabled(device.type())) reason = "autocast is on";
-    if (c10::impl::TorchDispatchModeTLS::any_modes_set()) reason = "a dispatch mode is active";
+    else if (at::autocast::is_autocast_enabled(home_of(inputs)))
+      reason = "autocast is on";
+    else if (c10::impl::TorchDispatchModeTLS::any_modes_set())
+      reason = "a dispatch mode is active";
+    for (const c10::IValue& input : inputs)
+      if (input.isTensor() && !input.toTensor().defined()) reason = "an input is undefined";
+    for (const at::Tensor* tensor : call.tensors) {
+      if (tensor->key_set().has_any(kWrapped))
+        reason = "an input is a tensor subclass or inside a function transform";
+      else if (tensor->unsafeGetTensorImpl()->is_wrapped_number())
+        reason = "an input is a number that takes part in type promotion as one";
+      else if (tensor->_fw_grad(0).defined() || (c10::GradMode::is_enabled() && tensor->requires_grad()))
+        reason = "an input requires a gradient";
+    }
   }
 
  private:
-  void words(std::initializer_list<int64_t> values) { key.insert(key.end(), values); }
-
-  void add(const c10::IValue& value) {
-    if (value.isNone())
-      words({-1});
-    else if (value.isDouble())
-      words({-2, std::bit_cast<int64_t>(value.toDouble())});
-    else if (value.isBool())
-      words({-3, value.toBool()});
-    else if (value.isInt())
-      words({-4, value.toInt()});
-    else
-      reason = "an input is neither a tensor nor a number";
-  }
-
-  void add(const at::Tensor& tensor, bool first) {
-    if (!tensor.defined())
-      reason = "an input is undefined";
-    else if (tensor.key_set().has_any(kWrapped))
-      reason = "an input is a tensor subclass or inside a function transform";
-    else if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg() ||
-             tensor._is_zerotensor())
-      reason = "an input is not a plain strided tensor";
-    else if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
-      reason = "an input is a number that takes part in type promotion as one";
-    else if (tensor._fw_grad(0).defined() || (c10::GradMode::is_enabled() && tensor.requires_grad()))
-      reason = "an input requires a gradient";
-    else if (!first && tensor.device() != device)
-      reason = "its inputs are on several devices";
-    if (reason) return;
-    device = tensor.device();
-    words({static_cast<int64_t>(tensor.scalar_type()), tensor.dim()});
-    key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
-    key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
+  static c10::DeviceType home_of(Inputs inputs) {
+    for (const c10::IValue& input : inputs)
+      if (input.isTensor() && input.toTensor().defined() && input.toTensor().is_cpu()) return c10::kCPU;
+    return kDeviceType;
   }
 };
 
@@ -146,7 +119,8 @@ CompiledPtr compile(const GraphPtr& graph, Inputs inputs, int device) {
 
 class Group {
  public:
-  explicit Group(GraphPtr graph) : graph_(std::move(graph)), code_(graph_, group_kind().toQualString()) {}
+  explicit Group(GraphPtr graph)
+      : graph_(std::move(graph)), code_(graph_, group_kind().toQualString()), rules_(rules_of(*graph_)) {}
 
   struct Counts {
     int64_t calls = 0, compiled = 0;
@@ -163,10 +137,10 @@ class Group {
     std::string reason = "bringup.jit is disabled";
     CompiledPtr compiled;
     if (settings) {
-      const GroupSignature signature(inputs, *settings);
+      const GroupSignature signature(stack, inputs, rules_, *settings);
+      const int device = signature.call.device;
       if (!signature.reason)
-        compiled = compiled_for(signature.key, inputs,
-                                signature.device.is_cpu() ? settings->device : signature.device.index());
+        compiled = compiled_for(signature.call.words().vec(), inputs, device < 0 ? settings->device : device);
       reason = signature.reason ? signature.reason : compiled->refusal;
     }
     {
@@ -210,8 +184,17 @@ class Group {
     return compiled_[key] = made;
   }
 
+  static ArgumentRules rules_of(const torch::jit::Graph& graph) {
+    using Kind = ArgumentRules::Kind;
+    std::vector<ArgumentRules::Argument> arguments;
+    for (const torch::jit::Value* input : graph.inputs())
+      arguments.push_back({input->type()->isSubtypeOf(*c10::OptionalType::ofTensor()) ? Kind::tensor : Kind::plain});
+    return arguments;
+  }
+
   const GraphPtr graph_;
   const torch::jit::Code code_;
+  const ArgumentRules rules_;
   std::mutex compiling_, mutex_; // mutex_: what follows
   std::unordered_map<Key, CompiledPtr, c10::hash<Key>> compiled_;
   Counts counts_;

@@ -2,8 +2,6 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <time.h>
-
 #include "aten/ledger.h"
 #include "aten/route.h"
 #include "python/bindings.h"
@@ -32,23 +30,6 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // The error that torch raises has them as its cause, with file and line; those that end a program (KeyboardInterrupt,
 // SystemExit) stay what they are. Where there is no device at all, the cause is what went wrong at activation.
 
-py::object class_for(bringup_status status) {
-  switch (status) {
-    case BRINGUP_OUT_OF_MEMORY:
-      return py::module_::import("torch").attr("OutOfMemoryError");
-    case BRINGUP_INVALID:
-      return py::reinterpret_borrow<py::object>(PyExc_ValueError);
-    case BRINGUP_UNSUPPORTED:
-      return py::reinterpret_borrow<py::object>(PyExc_NotImplementedError);
-    case BRINGUP_INDEX_ERROR:
-      return py::reinterpret_borrow<py::object>(PyExc_IndexError);
-    case BRINGUP_DEVICE_LOST:
-      return py::module_::import("torch").attr("AcceleratorError");
-    default:
-      return py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
-  }
-}
-
 // Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists.
 void raise_with_cause(const Error& error) {
   if (!Py_IsInitialized()) return;
@@ -61,9 +42,16 @@ void raise_with_cause(const Error& error) {
     } else {
       const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
       if (cause.is_none()) return;
-      const bool ends = !PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception);
-      raised = ends ? cause : class_for(error.status)(error.what());
-      if (!ends) PyException_SetCause(raised.ptr(), py::object(cause).release().ptr());
+      raised = cause;
+      if (PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception)) {
+        try {
+          raise_without_cause(error);
+        } catch (...) {
+          torch::translate_exception_to_python(std::current_exception());
+        }
+        raised = py::error_already_set().value();
+        PyException_SetCause(raised.ptr(), py::object(cause).release().ptr());
+      }
     }
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
   } catch (py::error_already_set& failure) { // while the interpreter goes down: the text is all there is
@@ -98,40 +86,13 @@ void host_function(int device, int64_t stream, py::object function) {
   host_function_on(device_at(device), static_cast<int32_t>(stream), std::move(call));
 }
 
-void sleep(int device, int64_t stream, double milliseconds) {
-  TORCH_CHECK_VALUE(milliseconds >= 0, "a stream cannot sleep ", milliseconds, " ms");
-  const auto nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
-  host_function_on(device_at(device), static_cast<int32_t>(stream), [nanoseconds] {
-    timespec time{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
-    nanosleep(&time, nullptr);
-  });
-}
-
 // ---- descriptions ----
 
-py::dict device_spec(int index) {
-  Device& device = device_at(index);
-  bringup_device_spec spec;
-  {
-    py::gil_scoped_release no_gil;
-    spec = translated([&] { return device.spec(); });
-  }
-  py::dict fields;
-  fields["name"] = std::string(spec.name);
-  fields["memory_bytes"] = spec.memory_bytes;
-  fields["alignment"] = spec.alignment;
-  fields["dtypes"] = spec.dtypes;
-  fields["host_visible"] = spec.host_visible != 0;
-  fields["host_offset"] = spec.host_offset;
-  fields["host_library"] = spec.host_library != 0;
-  fields["partitions"] = spec.partitions;
-  fields["default_placement"] = py::make_tuple(spec.default_placement.kind, spec.default_placement.block);
-  fields["peer_copy"] = spec.peer_copy != 0;
-  fields["capability"] = py::make_tuple(spec.capability_major, spec.capability_minor);
-  fields["peak_flops"] = spec.peak_flops;
-  fields["peak_bandwidth"] = spec.peak_bandwidth;
-  fields["asynchronous"] = device.driver.asynchronous;
-  return fields;
+py::bytes device_spec(int index) {
+  py::gil_scoped_release no_gil;
+  const bringup_device_spec spec = translated([&] { return device_at(index).spec(); });
+  py::gil_scoped_acquire gil;
+  return {reinterpret_cast<const char*>(&spec), sizeof(spec)};
 }
 
 py::list memory_segments(int index) {
@@ -143,27 +104,6 @@ py::list memory_segments(int index) {
     segments.append(py::make_tuple(segment.address, segment.size, segment.stream, segment.large, blocks));
   }
   return segments;
-}
-
-PyObject* g_memory_observer = nullptr; // never freed: memory is given back while the interpreter goes down
-
-void tell_memory_observer(const Block& block, bool allocated) {
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  const auto& device = static_cast<Device&>(CachingAllocator::owner(&block).backend());
-  try {
-    const py::handle observer = g_memory_observer;
-    observer(device.index, block.address, block.size, block.stream, allocated);
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("the memory history");
-  }
-}
-
-void observe_memory(py::object function) {
-  block_observer = nullptr;
-  if (function.is_none()) return;
-  g_memory_observer = function.release().ptr();
-  block_observer = &tell_memory_observer;
 }
 
 void attach(const std::string& type_name) {
@@ -234,7 +174,6 @@ PYBIND11_MODULE(_C, module) {
     translated(
         [&] { device_at(device).refuse_capture(current_stream(static_cast<c10::DeviceIndex>(device)), what.c_str()); });
   });
-  module.def("sleep", &sleep, NoGil());
   module.def(
       "host_register",
       [](int device, uintptr_t pointer, uint64_t nbytes, uint32_t flags) {
@@ -253,7 +192,6 @@ PYBIND11_MODULE(_C, module) {
       "can_access_peer",
       [](int to, int from) { return translated([&] { return device_at(to).reaches(device_at(from)); }); }, NoGil());
   module.def("memory_segments", &memory_segments);
-  module.def("memory_summary", [](int device) { return device_at(device).memory().summary(); });
   module.def("set_memory_fraction", [](int device, double fraction) {
     TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "a memory fraction lies between 0 and 1, got ", fraction);
     translated([&] { device_at(device).memory().set_fraction(fraction); });
@@ -261,18 +199,18 @@ PYBIND11_MODULE(_C, module) {
   module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });
   module.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
 
-  module.def("observe_memory", &observe_memory);
   module.def("ledger", &ledger_rows);
   module.def("ledger_reset", &ledger_reset);
   module.def("ledger_ask_again", &ledger_ask_again);
   module.def("routes", [] {
     FirstUse::get().ensure();
-    return all_routes();
+    return registered_routes();
   });
 
   bind_storages(module);
   bind_kernels(module);
   bind_jit(module);
+  bind_observers(module);
   bind_distributed(module);
   raise_hook = raise_with_cause;
 }

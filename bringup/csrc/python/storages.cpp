@@ -120,44 +120,21 @@ c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, u
   });
 }
 
-// torch pickles a map of names to booleans for tensors of other devices. A name may be any text, so the bytes travel in
-// one: its hexadecimal form behind this prefix.
+// torch pickles a map of names to booleans for tensors of other devices. A name may be any text: so the core holds the
+// metadata as text, the hexadecimal form of what Python gives.
 constexpr std::string_view kMetadataName = "bringup_storage_metadata:";
-
-std::string to_hex(const std::string& bytes) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : bytes) text.append({digits[byte >> 4], digits[byte & 15]});
-  return text;
-}
-
-std::string from_hex(std::string_view text) {
-  std::string bytes;
-  auto digit = [&](char c) {
-    const bool number = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
-    TORCH_CHECK_VALUE(number || letter, "the storage metadata in this file is damaged");
-    return number ? c - '0' : c - 'a' + 10;
-  };
-  TORCH_CHECK_VALUE(text.size() % 2 == 0, "the storage metadata in this file is damaged");
-  for (size_t i = 0; i < text.size(); i += 2)
-    bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
-  return bytes;
-}
 
 using PickledNames = std::unordered_map<std::string, bool>;
 
 void pickle_metadata(const at::Tensor& tensor, PickledNames& names) {
   StorageImpl* extras = tensor.has_storage() ? extras_of(tensor.storage().unsafeGetStorageImpl()) : nullptr;
-  if (extras && extras->has_metadata) names[std::string(kMetadataName) + to_hex(extras->metadata)] = true;
+  if (extras && extras->metadata) names[std::string(kMetadataName) + *extras->metadata] = true;
 }
 
 void unpickle_metadata(const at::Tensor& tensor, PickledNames& names) {
   StorageImpl* extras = tensor.has_storage() ? extras_of(tensor.storage().unsafeGetStorageImpl()) : nullptr;
-  for (const auto& [name, present] : names) {
-    if (!extras || !name.starts_with(kMetadataName)) continue;
-    extras->metadata = from_hex(std::string_view(name).substr(kMetadataName.size()));
-    extras->has_metadata = true;
-  }
+  for (const auto& [name, present] : names)
+    if (extras && name.starts_with(kMetadataName)) extras->metadata = name.substr(kMetadataName.size());
 }
 
 } // namespace
@@ -168,13 +145,12 @@ void register_metadata_pickling() {
 
 void bind_storages(py::module_& module) {
   module.def("storage_metadata", [](const c10::Storage& storage) -> py::object {
-    StorageImpl* impl = ours(storage);
-    return impl->has_metadata ? py::object(py::bytes(impl->metadata)) : py::object(py::none());
+    const StorageImpl* impl = ours(storage);
+    return impl->metadata ? py::type::of(py::bytes()).attr("fromhex")(*impl->metadata) : py::object(py::none());
   });
   module.def("set_storage_metadata", [](const c10::Storage& storage, py::object metadata) {
-    StorageImpl* impl = ours(storage);
-    impl->has_metadata = !metadata.is_none();
-    impl->metadata = impl->has_metadata ? metadata.cast<std::string>() : "";
+    ours(storage)->metadata =
+        metadata.is_none() ? std::nullopt : std::optional(metadata.attr("hex")().cast<std::string>());
   });
   module.def("placement", [](const c10::Storage& storage) {
     StorageImpl* impl = ours(storage);

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include <bit>
 #include <thread>
 
 namespace bringup {
@@ -92,6 +93,8 @@ c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64
 
 namespace {
 
+void delete_block(void* context);
+
 c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_size_t, c10::SymInt size_bytes,
                                                   c10::DataPtr data, c10::Allocator* allocator, bool resizable) {
   const int64_t nbytes = size_bytes.guard_int(__FILE__, __LINE__);
@@ -101,13 +104,18 @@ c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_siz
                                                   std::move(data), allocator, resizable);
   if (index >= 0 && index < Registry::get().device_count()) {
     Device& device = Registry::get().device(index);
-    if (device.is_open()) storage->placement = device.spec().default_placement;
+    if (device.partitioned()) {
+      const auto* block = storage->data_ptr().get_deleter() == &delete_block
+                              ? static_cast<const Block*>(storage->data_ptr().get_context())
+                              : nullptr;
+      storage->placement = block ? block->placement : device.placement_of_new(static_cast<uint64_t>(nbytes));
+    }
   }
   return storage;
 }
 
-void tell_observer(const Block& block, bool allocated) {
-  if (auto* observer = block_observer.load(std::memory_order_relaxed)) observer(block, allocated);
+void tell_observers(const Block& block, void (WorkObserver::*what)(Device&, const Block&)) {
+  WorkObserver::tell(what, static_cast<Device&>(CachingAllocator::owner(&block).backend()), block);
 }
 
 void delete_block(void* context) {
@@ -116,7 +124,7 @@ void delete_block(void* context) {
   CachingAllocator& owner = CachingAllocator::owner(block);
   // At exit and in a forked child nothing is given back: the driver may be gone, and the lock may be held for ever.
   if (!static_cast<Device&>(owner.backend()).usable()) return;
-  tell_observer(*block, false);
+  tell_observers(*block, &WorkObserver::freed);
   owner.free(block);
 }
 
@@ -166,15 +174,9 @@ void delete_raw(void* bytes) {
     g_usual_raw_deleter(bytes);
 }
 
+// The two have the same members in the same order.
 c10::CachingAllocator::StatArray stat_array(const StatSet& set) {
-  c10::CachingAllocator::StatArray array;
-  for (size_t kind = 0; kind < array.size(); ++kind) {
-    array[kind].current = set.kind[kind].current;
-    array[kind].peak = set.kind[kind].peak;
-    array[kind].allocated = set.kind[kind].allocated;
-    array[kind].freed = set.kind[kind].freed;
-  }
-  return array;
+  return std::bit_cast<c10::CachingAllocator::StatArray>(set);
 }
 
 struct TorchAllocator final : c10::DeviceAllocator {
@@ -255,7 +257,7 @@ struct RedirectingAllocator final : c10::Allocator {
       }
       void* bytes = reinterpret_cast<void*>(CachingAllocator::address(block) + device.spec().host_offset);
       redirected_blocks().insert(bytes, block);
-      tell_observer(*block, true);
+      tell_observers(*block, &WorkObserver::allocated);
       return c10::DataPtr(bytes, bytes, &delete_redirected_block, c10::Device(c10::kCPU));
     });
   }
@@ -314,11 +316,11 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_pl
     Device& device = Registry::get().device(index);
     device.ensure_open();
     if (nbytes == 0) return c10::DataPtr(nullptr, torch_device);
-    const bringup_placement& wanted = placement ? *placement : device.spec().default_placement;
+    const bringup_placement wanted = placement ? *placement : device.placement_of_new(nbytes);
     Block* block =
         device.memory().allocate(device.physical_bytes(nbytes, wanted), device.memory_pool(current_stream(index)));
     block->placement = wanted;
-    tell_observer(*block, true);
+    tell_observers(*block, &WorkObserver::allocated);
     return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
   });
 }

@@ -5,6 +5,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
+#include <optional>
 #include <string>
 #include <typeinfo>
 
@@ -23,8 +24,7 @@ struct StorageImpl final : c10::StorageImpl {
   ~StorageImpl() override;
 
   bringup_placement placement{};
-  std::string metadata; // opaque bytes of the driver or user: layout, quantisation …
-  bool has_metadata = false;
+  std::optional<std::string> metadata; // bytes of the driver or user, in hexadecimal: layout, quantisation …
 
   // The same bytes as a CPU storage that owns nothing; made once, checked on every use (see host_alias).
   std::atomic<c10::StorageImpl*> alias{nullptr};
@@ -41,9 +41,6 @@ c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64
 c10::intrusive_ptr<c10::StorageImpl> holding_alias(c10::StorageImpl* storage, int64_t host_offset);
 // A new storage on a device, of its default placement.
 c10::Storage new_storage(c10::DeviceIndex index, size_t nbytes);
-
-// Told of every block that a tensor gets (true) and gives back (false) while memory is recorded; else null.
-inline std::atomic<void (*)(const Block& block, bool allocated)> block_observer{nullptr};
 
 c10::Allocator* device_allocator();
 // Memory of one device on its current stream; without a placement, with the device's default one.

@@ -15,6 +15,10 @@ void (*raise_hook)(const Error& error) = nullptr;
 
 void raise(const Error& error) {
   if (raise_hook) raise_hook(error);
+  raise_without_cause(error);
+}
+
+void raise_without_cause(const Error& error) {
   switch (error.status) {
     case BRINGUP_OUT_OF_MEMORY:
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());

@@ -16,7 +16,8 @@ inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 
 // Throws the torch exception (and so the Python one) that fits the status.
 [[noreturn]] void raise(const Error& error);
-// Called first; throws where more is known of an error than its text.
+[[noreturn]] void raise_without_cause(const Error& error);
+// Called first by raise(); throws where more is known of an error than its text.
 extern void (*raise_hook)(const Error& error);
 
 template <class F>

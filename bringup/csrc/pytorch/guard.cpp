@@ -97,7 +97,11 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return device.recording(static_cast<int32_t>(stream.id())) != nullptr;
   }
   bool queryStream(const c10::Stream& stream) const override {
-    return translated([&] { return device_at(stream.device_index()).query_stream(static_cast<int32_t>(stream.id())); });
+    Device& device = device_at(stream.device_index());
+    const auto id = static_cast<int32_t>(stream.id());
+    const bool done = translated([&] { return device.query_stream(id); });
+    if (done) WorkObserver::tell(&WorkObserver::host_waited, device, Event{0, 0, 0, id});
+    return done;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     translated([&] { device_at(stream.device_index()).synchronize_stream(static_cast<int32_t>(stream.id())); });
@@ -132,7 +136,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* slot) const override {
     if (slot == nullptr) return true;
     const auto mark = static_cast<TorchEvent*>(slot)->mark();
-    return translated([&] { return mark->device.query(mark->event); });
+    const bool done = translated([&] { return mark->device.query(mark->event); });
+    if (done) WorkObserver::tell(&WorkObserver::host_waited, mark->device, mark->event);
+    return done;
   }
   void synchronizeEvent(void* slot) const override {
     if (slot == nullptr) return;

@@ -290,15 +290,13 @@ struct CachingAllocator::State {
     }
   }
 
-  std::pair<MemoryStats, MemoryLimits> report(int64_t new_ooms) {
-    std::lock_guard lock(mutex);
-    pool.stats.num_ooms += new_ooms;
-    pool.merge_quick();
-    return {pool.stats, {memory_bytes, limit, pool.largest_free(), fraction}};
-  }
-
   [[noreturn]] void throw_out_of_memory(uint64_t nbytes) {
-    const auto [stats, limits] = report(1);
+    std::unique_lock lock(mutex);
+    ++pool.stats.num_ooms;
+    pool.merge_quick();
+    const MemoryStats stats = pool.stats;
+    const MemoryLimits limits{memory_bytes, limit, pool.largest_free(), fraction};
+    lock.unlock();
     throw Error(BRINGUP_OUT_OF_MEMORY, out_of_memory_message(backend.label(), nbytes, stats, limits));
   }
 };
@@ -413,11 +411,6 @@ std::vector<SegmentSnapshot> CachingAllocator::snapshot() {
   std::lock_guard lock(state_->mutex);
   state_->pool.merge_quick();
   return state_->pool.snapshot();
-}
-
-std::string CachingAllocator::summary() {
-  const auto [stats, limits] = state_->report(0);
-  return memory_table(state_->backend.label(), stats, limits);
 }
 
 } // namespace bringup

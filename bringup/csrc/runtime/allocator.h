@@ -71,7 +71,6 @@ struct MemoryLimits {
 std::string format_bytes(uint64_t nbytes); // "1.50 MiB"
 std::string out_of_memory_message(const std::string& label, uint64_t nbytes, const MemoryStats& stats,
                                   const MemoryLimits& limits);
-std::string memory_table(const std::string& label, const MemoryStats& stats, const MemoryLimits& limits);
 
 struct BlockSnapshot {
   uint64_t address, size, requested;
@@ -121,7 +120,6 @@ class CachingAllocator {
   void reset_peak();
   void reset_accumulated();
   std::vector<SegmentSnapshot> snapshot();
-  std::string summary(); // a table for people
 
  private:
   struct State;

@@ -185,7 +185,7 @@ void Device::open_slow() {
     if (spec.host_library && !spec.host_visible)
       complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
     const auto& placement = spec.default_placement;
-    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && (placement.block == 0 || placement.block % 8))
+    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && placement.block % 8)
       complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
   }
   lock.lock();
@@ -200,6 +200,14 @@ void Device::open_slow() {
   lock.unlock();
   if (failure) throw *failure;
   if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
+}
+
+bringup_placement Device::placement_of_new(uint64_t nbytes) const {
+  bringup_placement placement = spec_.default_placement;
+  if (placement.kind != BRINGUP_SHARD || placement.block != 0) return placement;
+  if (nbytes <= 4096) return {BRINGUP_REPLICATE, 0, 0, 0};
+  placement.block = ((nbytes + spec_.partitions - 1) / spec_.partitions + 7) / 8 * 8;
+  return placement;
 }
 
 uint64_t Device::physical_bytes(uint64_t nbytes, const bringup_placement& placement) const {
@@ -260,10 +268,57 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
     if (captured->add("copy", nullptr, {.arg_count = 3, .args = args})) return;
   }
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
+  const uint64_t began = WorkObserver::begin();
+  Mark start = mark_for_observers(stream, began);
   driver.call("copy", local, [&] {
     return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
   });
   mark_busy(stream);
+  if (__builtin_expect(began, 0))
+    observe({.kind = Work::Kind::copy,
+             .stream = stream,
+             .began = began,
+             .bytes = nbytes,
+             .copy_kind = kind,
+             .start = std::move(start)});
+}
+
+static std::mutex g_observers_mutex;
+
+void WorkObserver::watch() {
+  unwatch();
+  std::lock_guard lock(g_observers_mutex);
+  next_ = first.load();
+  first = this;
+}
+
+Device::Mark Device::mark_for_observers(int32_t stream, uint64_t began) {
+  if (!began || driver.api.trace_start) return nullptr;
+  return std::make_shared<const EventSlot::Mark>(*this, record_now(stream, BRINGUP_EVENT_TIMING));
+}
+
+void Device::observe(Work work) {
+  if (work.start) work.end = mark_for_observers(work.stream, work.began);
+  WorkObserver::tell(&WorkObserver::worked, *this, work);
+}
+
+void Device::observe(const bringup_launch& launch, const std::string& name, int32_t stream, uint64_t began,
+                     Mark start) {
+  observe({.kind = Work::Kind::launch,
+           .stream = stream,
+           .began = began,
+           .correlation = launch.correlation,
+           .name = &name,
+           .grid = launch.grid,
+           .bytes = static_cast<uint64_t>(launch.bytes),
+           .flops = launch.flops,
+           .start = std::move(start)});
+}
+
+void WorkObserver::unwatch() {
+  std::lock_guard lock(g_observers_mutex);
+  for (auto* place = &first; *place; place = &place->load()->next_)
+    if (*place == this) return place->store(next_);
 }
 
 static std::mutex g_kernels_mutex;
@@ -305,6 +360,8 @@ void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t st
   work.local_bytes = kernel.local_bytes;
   work.name = kernel.name.c_str();
   work.correlation = g_launches.fetch_add(1, std::memory_order_relaxed) + 1;
+  const uint64_t began = WorkObserver::begin();
+  Mark start = mark_for_observers(stream, began);
   try {
     driver.call("launch", local, [&] {
       if (__builtin_expect(!kernel.function, 1)) return driver.api.launch(driver.api.self, local, kernel.handle, &work);
@@ -316,14 +373,19 @@ void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t st
     throw;
   }
   if (!*work.finished) mark_busy(stream);
+  if (__builtin_expect(began, 0)) observe(work, kernel.name, stream, began, std::move(start));
 }
 
 void Device::launch_graph(uint64_t graph, int32_t stream) {
+  static const auto* name = new std::string("graph");
   if (failed(stream)) tell_failure(stream);
+  const bringup_launch work{.correlation = ++g_launches};
+  const uint64_t began = WorkObserver::begin();
   driver.call("graph_launch", local, [&] {
-    return driver.api.graph_launch(driver.api.self, local, graph, stream_handle(stream), ++g_launches);
+    return driver.api.graph_launch(driver.api.self, local, graph, stream_handle(stream), work.correlation);
   });
   mark_busy(stream);
+  if (began) observe(work, *name, stream, began, nullptr);
 }
 
 std::pair<uint64_t, uint64_t> Device::memory_info() {
@@ -356,9 +418,12 @@ uint64_t Device::clock() {
 }
 
 void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
-  if (driver.api.charge)
-    driver.call("charge", local,
-                [&] { return driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes); });
+  if (!driver.api.charge) return;
+  const uint64_t began = WorkObserver::begin();
+  driver.call("charge", local,
+              [&] { return driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes); });
+  const auto moved = static_cast<uint64_t>(bytes);
+  if (began) observe({.kind = Work::Kind::charge, .stream = stream, .began = began, .bytes = moved, .flops = flops});
 }
 
 void Device::host_function(int32_t stream, void (*function)(void*), void* argument) {

@@ -14,6 +14,7 @@
 #include "runtime/allocator.h"
 #include "runtime/blocking.h"
 #include "runtime/error.h"
+#include "runtime/observer.h"
 #include "runtime/recording.h"
 
 namespace bringup {
@@ -119,6 +120,19 @@ class EventSlot {
   std::shared_ptr<const Mark> mark_;
 };
 
+// Something that a driver was asked for, as observers see it.
+struct Work {
+  enum class Kind : uint8_t { launch, copy, wait, charge, synchronize } kind;
+  int32_t stream;
+  uint64_t began;           // when the driver was called: Unix time in nanoseconds
+  uint64_t correlation = 0; // of a launch
+  const std::string* name = nullptr;
+  uint64_t grid = 0, bytes = 0;
+  double flops = 0;
+  int32_t copy_kind = 0;
+  std::shared_ptr<const EventSlot::Mark> start{}, end{}; // around it, where the driver has no traces
+};
+
 class Device final : public MemoryBackend {
  public:
   Device(Driver& driver, int32_t local, int32_t index);
@@ -146,7 +160,8 @@ class Device final : public MemoryBackend {
   }
   std::string label() override;
   CachingAllocator& memory() { return *memory_; }
-  // Bytes needed in every partition for a storage of nbytes with the default placement.
+  // How a new storage lies, and the bytes it needs in every partition.
+  bringup_placement placement_of_new(uint64_t nbytes) const;
   uint64_t physical_bytes(uint64_t nbytes, const bringup_placement& placement) const;
 
   // ---- streams: id 0 is the default; 1…32 normal, 33…64 high priority, created on first use ----
@@ -210,8 +225,10 @@ class Device final : public MemoryBackend {
   // ---- work ----
   void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
             const bringup_placement* placement = nullptr);
-  // Compiled kernels, on memory that is one piece. A device whose library is the CPU's code has no use for them.
-  bool runs_kernels() { return driver.kernels && !spec().host_library && spec().partitions <= 1; }
+  // Compiled kernels. A device whose library is the CPU's code has no use for them; over partitions they need relayout.
+  bool runs_kernels() {
+    return driver.kernels && !spec().host_library && (spec().partitions <= 1 || driver.api.relayout);
+  }
   uint64_t load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel); // its id; `name` is the entry
   // Fills in the stream and, where the caller does not ask, `finished`.
   void launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream);
@@ -257,6 +274,10 @@ class Device final : public MemoryBackend {
     std::atomic<uint32_t> quiet_count{0};
   };
 
+  using Mark = std::shared_ptr<const EventSlot::Mark>;
+  Mark mark_for_observers(int32_t stream, uint64_t began); // nothing where nobody looks at it
+  void observe(Work work);                                 // tells the observers
+  void observe(const bringup_launch& launch, const std::string& name, int32_t stream, uint64_t began, Mark start);
   void open_slow();
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream, uint32_t flags = 0);

@@ -68,6 +68,7 @@ BRINGUP_INLINE float unit(uint32_t x) {
 }
 
 // log of a normal positive float: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then Cephes' polynomial for log(m).
+// Within 0.9 ulp for x in [2^-33, 1].
 BRINGUP_INLINE float log_f32(float x) {
   const auto bits = std::bit_cast<int32_t>(x);
   const int32_t e = (bits - 0x3F3504F3) >> 23; // 0x3F3504F3 = sqrt(1/2)
@@ -91,6 +92,7 @@ BRINGUP_INLINE float log_f32(float x) {
 
 // sin and cos of 2 pi turn 2^-32. The reduction to half a quadrant is integer arithmetic, so it is exact, and the
 // polynomials (Cephes', rescaled) take quarter turns: pi/2 in two parts costs less than rounding the angle first.
+// Within 1.8 ulp.
 BRINGUP_INLINE void sincos_f32(uint32_t turn, float& sine, float& cosine) {
   const uint32_t quadrant = (turn + 0x20000000u) >> 30;
   const auto rest = static_cast<int32_t>(turn - (quadrant << 30));
@@ -153,13 +155,6 @@ BRINGUP_SIMD void fill_exponential_f32(Key key, uint64_t first, int32_t blocks, 
   }
 }
 
-BRINGUP_SIMD void fill_bernoulli(Key key, uint64_t first, int32_t blocks, uint32_t last, uint8_t* __restrict out) {
-  for (int32_t j = 0; j < blocks; ++j) {
-    const Lanes x = philox(key, first, j);
-    for (int lane = 0; lane < 4; ++lane) out[4 * j + lane] = x.lane[lane] <= last;
-  }
-}
-
 // Elements [begin, begin + count), PerBlock of them in a block: whole blocks in place, the two ends through a buffer.
 template <uint64_t PerBlock, typename T, typename Fill>
 BRINGUP_INLINE void by_blocks(uint64_t begin, uint64_t count, T* out, Fill fill) {
@@ -203,10 +198,6 @@ BRINGUP_INLINE void from_pairs(Key key, uint64_t begin, uint64_t count, T* out, 
 
 } // namespace
 
-void philox_block(uint64_t seed, uint64_t offset, uint64_t block, uint32_t out[4]) {
-  fill_u32({seed, offset}, block, 1, out);
-}
-
 void philox_u32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, uint32_t* out) {
   by_blocks<4>(begin, count, out, [=](auto... run) { fill_u32({seed, offset}, run...); });
 }
@@ -221,18 +212,6 @@ void philox_normal_f32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t 
 
 void philox_exponential_f32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, float* out) {
   by_blocks<4>(begin, count, out, [=](auto... run) { fill_exponential_f32({seed, offset}, run...); });
-}
-
-void philox_bernoulli(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, double p, uint8_t* out) {
-  const double threshold = std::floor(p * 0x1p32);
-  if (!(threshold >= 1)) {
-    std::memset(out, 0, count);
-    return;
-  }
-  const auto last = static_cast<uint32_t>(std::min(threshold, 0x1p32) - 1);
-  by_blocks<4>(begin, count, out, [=](uint64_t first, int32_t blocks, uint8_t* to) {
-    fill_bernoulli({seed, offset}, first, blocks, last, to);
-  });
 }
 
 void philox_u64(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, uint64_t* out) {
@@ -263,14 +242,6 @@ void philox_exponential_f64(uint64_t seed, uint64_t offset, uint64_t begin, uint
     to[0] = std::max(-std::log(unit_f64(a)), 0x1p-54);
     to[1] = std::max(-std::log(unit_f64(b)), 0x1p-54);
   });
-}
-
-BRINGUP_SIMD void philox_log_f32(const float* x, uint64_t count, float* out) {
-  for (uint64_t i = 0; i < count; ++i) out[i] = log_f32(x[i]);
-}
-
-BRINGUP_SIMD void philox_sincos_f32(const uint32_t* turn, uint64_t count, float* sine, float* cosine) {
-  for (uint64_t i = 0; i < count; ++i) sincos_f32(turn[i], sine[i], cosine[i]);
 }
 
 } // namespace bringup

@@ -11,7 +11,7 @@
 //                float32: u = unit(x[2 k]), t = 2 pi x[2 k + 1] 2^-32       (|value| <= 6.77)
 //                float64: u = ((y[2 k] >> 11) + 1) 2^-53, t = 2 pi (y[2 k + 1] >> 11) 2^-53, both draws of block k
 //   exponential  -log u with the same u, at least 2^-25 (float32) or 2^-54 (float64): never 0, never inf
-//   bernoulli    x < p 2^32
+//   bernoulli    x < p 2^32, by who asks for the draws
 // unit(x) = float(x) 2^-32 + 2^-33, in (0, 1]. The float32 values are the same bits on every machine: only IEEE
 // additions, multiplications and square roots, no libm, no fused multiply-add. The float64 normal and exponential call
 // libm's log, sin and cos (last bit may differ between libms).
@@ -24,8 +24,6 @@
 
 namespace bringup {
 
-void philox_block(uint64_t seed, uint64_t offset, uint64_t block, uint32_t out[4]);
-
 void philox_u32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, uint32_t* out);
 void philox_u64(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, uint64_t* out);
 void philox_uniform_f32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, float* out);
@@ -34,12 +32,5 @@ void philox_normal_f32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t 
 void philox_normal_f64(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, double* out);
 void philox_exponential_f32(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, float* out);
 void philox_exponential_f64(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, double* out);
-// 1 with probability p in [0, 1], else 0.
-void philox_bernoulli(uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count, double p, uint8_t* out);
-
-// The float32 functions inside, for tests and for generated kernels that must agree with them.
-void philox_log_f32(const float* x, uint64_t count, float* out); // x in [2^-33, 1]; within 0.9 ulp
-void philox_sincos_f32(const uint32_t* turn, uint64_t count, float* sine,
-                       float* cosine); // of 2 pi turn 2^-32; within 1.8 ulp
 
 } // namespace bringup

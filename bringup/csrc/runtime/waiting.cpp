@@ -22,12 +22,14 @@ void Device::finish(int32_t stream) {
   check_lost();
   if (!driver.asynchronous || !is_open()) return;
   const uint64_t seen = streams_[stream].queued.load(std::memory_order_acquire); // what others queue now stays busy
+  const uint64_t began = WorkObserver::begin();
   const Event event = record_now(stream);
   const std::optional<Error> met = wait_for(event);
   destroy(event);
   await_quiet_waits(stream);
   tell_failure(stream, met);
   finish_until(stream, seen);
+  if (began) observe({.kind = Work::Kind::synchronize, .stream = stream, .began = began});
 }
 
 // A stream that has failed stays busy until the user has heard of it: then drain() looks, at no cost for the others.
@@ -111,7 +113,9 @@ bool Device::query_stream(int32_t stream) {
 Event Device::record(int32_t stream, uint32_t flags) {
   check_stream(stream);
   if (const auto captured = recording(stream)) return Event{0, 0, captured->id, stream};
-  return record_now(stream, flags);
+  const Event event = record_now(stream, flags);
+  WorkObserver::tell(&WorkObserver::recorded, *this, event);
+  return event;
 }
 
 Event Device::record_now(int32_t stream, uint32_t flags) {
@@ -141,6 +145,7 @@ void Device::wait(const Event& event) {
   const std::optional<Error> met = wait_for(event);
   await_quiet_waits(event.stream);
   tell_failure(event.stream, met);
+  WorkObserver::tell(&WorkObserver::host_waited, *this, event);
 }
 
 std::optional<Error> Device::wait_for(const Event& event) {
@@ -240,6 +245,7 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
                                  static_cast<int64_t>(waiting.stream_handle(wait_stream)));
   });
   waiting.mark_busy(wait_stream);
+  WorkObserver::tell(&WorkObserver::waited, *this, event, waiting, wait_stream);
 }
 
 double Device::elapsed_ms(const Event& start, const Event& end) {

@@ -19,7 +19,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
 from bringup.lowering.ops.image_loops import each, element
 from bringup.lowering.registry import lowering
-from bringup.lowering.symbolic import IntLike
+from bringup.lowering.symbolic import IntLike, hint_of
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,10 @@ def grid_of(
     return g, o, b, [k.grid(extent) for extent in space]
 
 
+#: Depthwise filters of up to so many taps are written out, so that a tile of outputs stays in registers.
+_TAPS_IN_TEXT = 49
+
+
 def gather(
     call: Call,
     out: Tensor,
@@ -168,6 +172,9 @@ def gather(
     single = [tap.single for tap in taps]
     straight = [tap.straight(one, m, n) for tap, one, m, n in zip(taps, single, x.shape[2:], out.shape[2:])]
     inputs = [k.size(extent) for extent in x.shape[2:]]
+    alone = groups > 1 and isinstance(channels, int) and channels == 1
+    if alone and math.prod(hint_of(tap.count) for tap in taps) <= _TAPS_IN_TEXT:
+        taps = [replace(tap, count=int(tap.count)) for tap in taps]
     counts = [Int(1) if one else k.size(tap.count) for tap, one in zip(taps, single)]
     outputs = [
         extent - (count - 1) * tap.step if plain else k.size(given)
@@ -200,7 +207,7 @@ def gather(
         left = iter(axes)
         return [Int(0) if one else next(left) for one in single]
 
-    if groups > 1 and isinstance(channels, int) and channels == 1:
+    if alone:
         # Depthwise: nothing to share between columns, vectors run along the output.
         wide = x.dtype.accumulate
 

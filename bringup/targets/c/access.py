@@ -157,7 +157,7 @@ class Accesses:
         if private and self.w.lane is not None:
             at = f"{at} * {self.lanes.count} + {self.w.lane}"
         if self.w.vector is None or (step == Int(0) and not private):
-            text, lanes = self.from_storage(f"{base}[{at}]", dtype, 1), 1
+            text, lanes = self.from_storage(self.element(memory, at), dtype, 1), 1
         else:
             lanes, live = self.w.vector.lanes, self.w.vector.live
             if private:
@@ -188,6 +188,14 @@ class Accesses:
         else:
             loaded = self.w.declare(text, kind, lanes, depth)
         return self.ops.where(guard, loaded, other)
+
+    def element(self, memory: Buffer | Local, at: str) -> str:
+        """An element as it lies in memory; dialects whose buffers are no C arrays say how else it is read."""
+        return f"b_{memory.name}[{at}]"
+
+    def assign(self, memory: Buffer | Local, at: str, text: str) -> None:
+        """Writes an element."""
+        self.w.line(f"b_{memory.name}[{at}] = {text};")
 
     def _live_part(self, mask: Value) -> str:
         """A mask without the lanes that do not count."""
@@ -278,7 +286,7 @@ class Accesses:
         if self.w.vector is None:
             if self.lanes.private(memory.name) and self.w.lane is not None:
                 at = f"{at} * {self.lanes.count} + {self.w.lane}"
-            self.w.line(f"{base}[{at}] = {self.to_storage(value, dtype)};")
+            self.assign(memory, at, self.to_storage(value, dtype))
             return
         lanes, live = self.w.vector.lanes, self.w.vector.live
         text = self.to_storage(self.ops.spread(value, lanes, value.mask_bits), dtype)

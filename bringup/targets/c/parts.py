@@ -17,15 +17,15 @@ from bringup.targets.c.statements import Statements
 
 
 class Parts:
-    """The parts for one function; each knows those before it and no other."""
+    """The parts for one function; each knows those before it and no other. A dialect may bring its own ``accesses``."""
 
-    def __init__(self, kernel: Kernel, target: COptions) -> None:
+    def __init__(self, kernel: Kernel, target: COptions, accesses: type[Accesses] = Accesses) -> None:
         self.w = w = Scopes(target)
         w.facts = Facts(sizes={size.name: (size.low, size.high) for size in kernel.sizes})
         self.ops = Operations(w)
         self.lanes = Lanes(w, frozenset(local.name for local in kernel.locals))
         loaded = {part.buffer for part in all_values(kernel.body) if isinstance(part, Load)}
         self.values = Values(w, self.ops, self.lanes, kernel.written & loaded)
-        self.accesses = Accesses(w, self.ops, self.lanes, self.values, kernel)
+        self.accesses = accesses(w, self.ops, self.lanes, self.values, kernel)
         self.loops = Loops(w)
         self.statements = Statements(w, self.ops, self.values, self.accesses, self.loops)

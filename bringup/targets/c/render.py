@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel, axes_of
+from bringup.targets.c.access import Accesses
 from bringup.targets.c.columns import Columns, side_by_side
 from bringup.targets.c.contract import contraction
 from bringup.targets.c.options import COptions
@@ -21,6 +22,7 @@ from bringup.targets.c.plan import plan, widest_bits
 from bringup.targets.c.unit import Part, declare_arguments, entry_head, entry_name, unit
 from bringup.targets.c.value import storage_of
 from bringup.targets.c.vector import Vectors
+from bringup.targets.c.window import windowed
 from bringup.targets.source import Source
 
 #: Elements of the innermost axis in one work unit: a few microseconds of work, so that threads share it well.
@@ -31,7 +33,7 @@ _BLOCK_OF_LOOPS = 128
 
 def render(kernel: Kernel, target: COptions) -> Source:
     """The C source of a kernel that the verifier accepts."""
-    part = contraction(kernel, target) or general(kernel, target)
+    part = contraction(kernel, target) or windowed(kernel, target) or general(kernel, target)
     return Source(unit([part], target), part.entry, part.units)
 
 
@@ -43,9 +45,9 @@ def general(kernel: Kernel, target: COptions) -> Part:
 class Function:
     """The function of a kernel: arguments, work units, grid."""
 
-    def __init__(self, kernel: Kernel, target: COptions) -> None:
+    def __init__(self, kernel: Kernel, target: COptions, accesses: type[Accesses] = Accesses) -> None:
         self.kernel, self.plan = kernel, plan(kernel, target)
-        self.parts = parts = Parts(kernel, target)
+        self.parts = parts = Parts(kernel, target, accesses)
         self.w, self.loops, self.statements = parts.w, parts.loops, parts.statements
         both = (parts.w, parts.ops, parts.values, parts.loops, parts.statements)
         self.vectors, self.columns = Vectors(*both), Columns(*both)
@@ -55,7 +57,7 @@ class Function:
     def part(self) -> Part:
         """The function with what it needs."""
         declare_arguments(self.parts, self.kernel)
-        units = self._grid()
+        units = self.grid()
         text = f"{entry_head(self.kernel)}{self.w.text()}}}\n"
         return Part(entry_name(self.kernel), units, text, frozenset(self.w.needs), self.w.snippets)
 
@@ -73,7 +75,7 @@ class Function:
 
     # the grid
 
-    def _grid(self) -> Index:
+    def grid(self) -> Index:
         """Emits the loops over the units, and gives their number."""
         w, axes, body = self.w, self.kernel.axes, self.kernel.body
         lanes = self.locals()
@@ -91,7 +93,7 @@ class Function:
             units = units * ((inner.extent + (size - 1)) // size)
             extents.append(w.fresh("n"))
             w.line(f"const int64_t {extents[-1]} = ({self.loops.extent(inner)} + {size - 1}) / {size};")
-        positions = self._first(extents)
+        positions = self.first(extents)
         with self.loops.knowing(*axes), w.scope("for (int64_t unit = begin; unit < end; unit++) {") as scope:
             w.pin = w.depth
             for axis, at in zip(outer, positions):
@@ -104,7 +106,7 @@ class Function:
                 w.line(f"const int64_t {stop} = {extent} - {start} < {size} ? {extent} : {start} + {size};")
                 whole = self.columns.across if side_by_side(body) else None
                 self.vectors.across(inner, lanes, start, stop, body, whole)
-            self._next(extents, positions)
+            self.next(extents, positions)
         return units
 
     def whole_grid(self, lanes: int) -> None:
@@ -117,7 +119,7 @@ class Function:
             with self.loops.nest(axes[:-1]), self.loops.around(axes[-1]) as extent:
                 self.vectors.across(axes[-1], lanes, "0", extent, body)
 
-    def _first(self, extents: list[str]) -> list[str]:
+    def first(self, extents: list[str]) -> list[str]:
         """Declares the position of the first unit on each axis (and its block); the last one runs fastest."""
         positions = [self.w.fresh("a") for _ in extents]
         self.w.line("if (begin >= end) return;")
@@ -129,7 +131,7 @@ class Function:
         self.w.line(f"int64_t {positions[0]} = {rest};")
         return positions
 
-    def _next(self, extents: list[str], positions: list[str]) -> None:
+    def next(self, extents: list[str], positions: list[str]) -> None:
         """Moves the positions to the next unit."""
         text = f"{positions[0]}++;"
         for at in range(1, len(positions)):

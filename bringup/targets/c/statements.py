@@ -31,9 +31,10 @@ class Statements:
         """Statements, in order."""
         for stmt in block:
             if not any(other(stmt) for other in self.others):
-                self._in_order(stmt)
+                self.in_order(stmt)
 
-    def _in_order(self, stmt: Stmt) -> None:
+    def in_order(self, stmt: Stmt) -> None:
+        """One statement; its steps run one after the other."""
         if isinstance(stmt, Let):
             self.w.stack[-1].names[stmt.name] = self.values.value(stmt.value)
         elif isinstance(stmt, Store):

@@ -71,11 +71,17 @@ def entry_head(kernel: Kernel) -> str:
 def declare_arguments(parts: Parts, kernel: Kernel) -> None:
     """Declares what a launch passes in ``args``: buffers, sizes, numbers."""
     w, written = parts.w, kernel.written
-    sizes, params = len(kernel.buffers), len(kernel.buffers) + len(kernel.sizes)
     for at, buffer in enumerate(kernel.buffers):
         const = "const " if buffer.name not in written else ""
         storage = storage_of(buffer.dtype)
         w.line(f"{const}{storage}_m *const b_{buffer.name} = ({const}{storage}_m *)(uintptr_t)args[{at}];")
+    declare_numbers(parts, kernel)
+
+
+def declare_numbers(parts: Parts, kernel: Kernel) -> None:
+    """Declares what ``args`` has behind the buffers: sizes, then scalars."""
+    w = parts.w
+    sizes, params = len(kernel.buffers), len(kernel.buffers) + len(kernel.sizes)
     for at, size in enumerate(kernel.sizes, sizes):
         w.line(f"const int64_t n_{size.name} = (int64_t)args[{at}];")
     for at, param in enumerate(kernel.params, params):

@@ -22,6 +22,7 @@ from bringup.ir.verify import verify
 from bringup.targets.c.contract import contraction
 from bringup.targets.c.render import render
 from bringup.targets.c.target import CTarget
+from bringup.targets.c.window import windowed
 from bringup.targets.source import Source
 from bringup.targets.toolchain import compile_c, host_target
 
@@ -84,7 +85,8 @@ def parsed(text: str) -> Kernel:
 
 
 def rendered(text: str, target: CTarget = HOST) -> Source:
-    assert contraction(parsed(text), target) is not None, "the kernel is not recognised as a contraction"
+    known = contraction(parsed(text), target) or windowed(parsed(text), target)
+    assert known is not None, "the kernel is recognised neither as a contraction nor as windows"
     return render(parsed(text), target)
 
 

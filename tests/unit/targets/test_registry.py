@@ -45,14 +45,14 @@ def installed(monkeypatch, name: str, value: str) -> None:
 
 def test_a_registered_language_is_found_by_a_description() -> None:
     assert register_target(Toy) is Toy is register_target(Toy)
-    assert languages() == ["c", "riscv", "toy"]
+    assert languages() == ["c", "dpu", "riscv", "toy"]
     assert parse_target("toy; width=4") == Toy(4)
     assert rendered(Kernel("k"), parse_target("toy")).source.text == "begin k end"
 
 
 def test_an_installed_language_is_imported_when_it_is_named(monkeypatch) -> None:
     installed(monkeypatch, "toy", f"{__name__}:Toy")
-    assert languages() == ["c", "riscv", "toy"]
+    assert languages() == ["c", "dpu", "riscv", "toy"]
     assert not registry._registered
     assert target_class("toy") is Toy
 
@@ -98,7 +98,7 @@ class NoRender(Target):
 def test_what_is_no_target_is_refused(wrong: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         register_target(wrong)
-    assert languages() == ["c", "riscv"]
+    assert languages() == ["c", "dpu", "riscv"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_package_that_fails_is_named(monkeypatch, value: str, error: str) -> N
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("toi", "no kernels can be written in 'toi'; known: c, riscv, toy; did you mean 'toy'?"),
-        ("", "no kernels can be written in ''; known: c, riscv, toy"),
+        ("toi", "no kernels can be written in 'toi'; known: c, dpu, riscv, toy; did you mean 'toy'?"),
+        ("", "no kernels can be written in ''; known: c, dpu, riscv, toy"),
         ("toy; widht=3", "'widht=3' is none of width=N: did you mean width=…?"),
         ("toy; width", "'width' is none of width=N"),
         ("toy; width=wide", "invalid literal"),

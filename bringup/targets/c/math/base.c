@@ -17,9 +17,15 @@ F select(I m, F yes, F no) {
 
 //! vector f32 f64
 F fma(F a, F b, F c) {
+#if defined(__riscv_vector) && defined(__clang__) && __clang_major__ >= 18
+  // Of the loop clang makes vectors only where it is short of neither time nor registers: 512 of gelu took 13,251
+  // instructions for RISC-V, and take 3,615.
+  return __builtin_elementwise_fma(a, b, c);
+#else
   F r = a;
   for (int i = 0; i < LANES; i++) r[i] = F1.fma(a[i], b[i], c[i]);
   return r;
+#endif
 }
 
 //! scalar f32
@@ -50,9 +56,13 @@ F fma(F a, F b, F c) {
 
 //! vector f32 f64
 F sqrt(F x) {
+#if defined(__riscv_vector) && defined(__clang__) && __clang_major__ >= 18
+  return __builtin_elementwise_sqrt(x);
+#else
   F r = x;
   for (int i = 0; i < LANES; i++) r[i] = F1.sqrt(x[i]);
   return r;
+#endif
 }
 
 //! scalar f32

@@ -5,6 +5,9 @@
 #include "pytorch/context.h"
 
 namespace bringup {
+
+void register_kineto();
+
 namespace {
 
 namespace profiler = torch::profiler::impl;
@@ -59,6 +62,7 @@ struct Stubs final : profiler::ProfilerStubs {
 void register_profiler() {
   static auto* stubs = new Stubs(); // never destroyed: a profiler may still run at exit
   profiler::registerPrivateUse1Methods(stubs);
+  register_kineto();
 }
 
 } // namespace bringup

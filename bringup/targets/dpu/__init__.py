@@ -1,0 +1,1 @@
+"""Kernels in the C of UPMEM's processors in memory."""

@@ -1,0 +1,1 @@
+#include <dpuruntime_builtins.h>

@@ -1,0 +1,270 @@
+/* What is linked with every DPU program: the heap, synchronisation, printf, sequential readers.
+ *
+ * Tasklets are coroutines, so nothing here needs an atomic instruction: a tasklet runs until it blocks.
+ */
+#include "services.h"
+
+#include <alloc.h>
+#include <atomic_bit.h>
+#include <barrier.h>
+#include <defs.h>
+#include <handshake.h>
+#include <mram_unaligned.h>
+#include <perfcounter.h>
+#include <sem.h>
+#include <seqread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Lets another tasklet run; `again` says that what it waits for had not come when it was asked last. */
+void __bringup_block(const char *what, int again);
+void __bringup_exit(void) __attribute__((noreturn));
+void __bringup_print(const char *format, void *arguments, void *caller);
+void __bringup_fault(const char *words, void *caller) __attribute__((noreturn));
+#define BU_FAULT_HERE(words) __bringup_fault(words, __builtin_return_address(0))
+
+#ifdef __x86_64__
+#define BU_TEXT_(x) #x
+#define BU_TEXT(x) BU_TEXT_(x)
+/* The simulator is 64-bit code above 4 GiB: a jump through a table of 8-byte addresses that the loader fills. */
+#define BU_STUB(name, service)                                                                       \
+  __asm__(".pushsection .text." #name ",\"ax\"\n.globl " #name "\n.type " #name ",@function\n" #name \
+          ":\n  jmp *__bringup_services+8*" BU_TEXT(service) "(%rip)\n.popsection\n");
+__asm__(
+    ".equ BU_MRAM_READ,0\n.equ BU_MRAM_WRITE,1\n.equ BU_BLOCK,2\n.equ BU_EXIT,3\n.equ BU_PRINT,4\n"
+    ".equ BU_FAULT,5\n.equ BU_PERF_CONFIG,6\n.equ BU_PERF_GET,7\n.equ BU_MEMCPY,8\n.equ BU_MEMMOVE,9\n"
+    ".equ BU_MEMSET,10\n.equ BU_MEMCMP,11\n");
+_Static_assert(BU_MEMCMP == 11 && BU_SERVICES == 12, "the list above is that of services.h");
+BU_STUB(mram_read, BU_MRAM_READ)
+BU_STUB(mram_write, BU_MRAM_WRITE)
+BU_STUB(__bringup_block, BU_BLOCK)
+BU_STUB(__bringup_exit, BU_EXIT)
+BU_STUB(__bringup_print, BU_PRINT)
+BU_STUB(__bringup_fault, BU_FAULT)
+BU_STUB(perfcounter_config, BU_PERF_CONFIG)
+BU_STUB(perfcounter_get, BU_PERF_GET)
+BU_STUB(memcpy, BU_MEMCPY)
+BU_STUB(memmove, BU_MEMMOVE)
+BU_STUB(memset, BU_MEMSET)
+BU_STUB(memcmp, BU_MEMCMP)
+/* What the compiler calls without an instruction for it, and libgcc is not there. */
+int __popcountdi2(uint64_t bits) {
+  int count = 0;
+  for (; bits; bits &= bits - 1) count++;
+  return count;
+}
+/* What belongs to the simulator and not to WRAM. */
+#define BU_OUTSIDE __attribute__((section(".bringup"), used))
+BU_OUTSIDE uint64_t __bringup_services[BU_SERVICES] = {0};
+BU_OUTSIDE unsigned __bringup_me = 0;
+BU_OUTSIDE uint64_t __bringup_counts[BU_COUNTS] = {0};
+#define BU_COUNT(kind) (__bringup_counts[kind]++)
+#else
+#include "rv32.h"
+#define BU_COUNT(kind) ((void)0)
+#endif
+
+void __bringup_start(void) {
+  extern int main(void);
+  main();
+  __bringup_exit();
+}
+
+void exit(int status) {
+  (void)status;
+  __bringup_exit();
+}
+void abort(void) { BU_FAULT_HERE("abort()"); }
+void halt(void) { BU_FAULT_HERE("halt()"); }
+void __bringup_assert_failed(const char *condition, const char *file, int line) {
+  printf("%s:%d: assertion failed: %s\n", file, line, condition);
+  BU_FAULT_HERE("an assertion failed");
+}
+
+/* ---- heap ---- */
+extern char __bringup_heap_start[], __bringup_wram_end[];
+char *__bringup_heap_top = __bringup_heap_start;
+char *__bringup_heap_high = __bringup_heap_start;
+
+void *mem_alloc(size_t size) {
+  size_t rounded = (size + 7) & ~(size_t)7;
+  char *piece = __bringup_heap_top;
+  if (rounded < size || rounded > (size_t)(__bringup_wram_end - piece)) BU_FAULT_HERE("mem_alloc: WRAM is used up");
+  __bringup_heap_top = piece + rounded;
+  if (__bringup_heap_top > __bringup_heap_high) __bringup_heap_high = __bringup_heap_top;
+  return piece;
+}
+
+void *mem_reset(void) {
+  __bringup_heap_top = __bringup_heap_start;
+  return __bringup_heap_top;
+}
+
+fsb_allocator_t fsb_alloc(unsigned block_size, unsigned nb_of_blocks) {
+  unsigned step = (block_size + 7) & ~7u;
+  fsb_allocator_t allocator = mem_alloc(sizeof *allocator);
+  char *blocks = mem_alloc((size_t)step * nb_of_blocks);
+  allocator->free = 0;
+  for (unsigned i = nb_of_blocks; i-- > 0;) fsb_free(allocator, blocks + (size_t)i * step);
+  return allocator;
+}
+void *fsb_get(fsb_allocator_t allocator) {
+  void *block = allocator->free;
+  if (block) allocator->free = *(void **)block;
+  return block;
+}
+void fsb_free(fsb_allocator_t allocator, void *block) {
+  *(void **)block = allocator->free;
+  allocator->free = block;
+}
+
+/* ---- synchronisation ---- */
+void barrier_wait(barrier_t *barrier) {
+  volatile barrier_t *shared = barrier;
+  uint8_t generation = shared->generation;
+  BU_COUNT(BU_BARRIERS);
+  if (++shared->waiting >= shared->count) {
+    shared->waiting = 0;
+    shared->generation = generation + 1;
+    return;
+  }
+  for (int again = 0; shared->generation == generation; again = 1) __bringup_block("a barrier", again);
+}
+
+void mutex_lock(mutex_id_t mutex) {
+  volatile uint8_t *bit = mutex;
+  BU_COUNT(BU_LOCKS);
+  for (int again = 0; *bit; again = 1) __bringup_block("a mutex", again);
+  *bit = 1;
+}
+bool mutex_trylock(mutex_id_t mutex) {
+  BU_COUNT(BU_LOCKS);
+  if (*mutex) return false;
+  *mutex = 1;
+  return true;
+}
+void mutex_unlock(mutex_id_t mutex) { *mutex = 0; }
+
+static volatile uint8_t notified[NR_TASKLETS];
+
+void handshake_notify(void) {
+  unsigned self = me();
+  BU_COUNT(BU_HANDSHAKES);
+  notified[self] = 1;
+  for (int again = 0; notified[self]; again = 1) __bringup_block("a tasklet that takes its handshake", again);
+}
+void handshake_wait_for(sysname_t notifier) {
+  if (notifier >= NR_TASKLETS) BU_FAULT_HERE("handshake_wait_for: there is no such tasklet");
+  BU_COUNT(BU_HANDSHAKES);
+  for (int again = 0; !notified[notifier]; again = 1) __bringup_block("a handshake", again);
+  notified[notifier] = 0;
+}
+
+void sem_take(sem_t *semaphore) {
+  volatile int32_t *count = &semaphore->count;
+  BU_COUNT(BU_SEMAPHORES);
+  for (int again = 0; *count <= 0; again = 1) __bringup_block("a semaphore", again);
+  *count = *count - 1;
+}
+void sem_give(sem_t *semaphore) {
+  BU_COUNT(BU_SEMAPHORES);
+  semaphore->count++;
+}
+
+/* ---- MRAM at any address ---- */
+static uint8_t words_bit; /* one tasklet at a time changes a word that others may share */
+
+void *mram_read_unaligned(const __mram_ptr void *from, void *buffer, unsigned bytes) {
+  uint32_t address = (uint32_t)from, offset = address & 7;
+  mram_read((const __mram_ptr void *)(address - offset), buffer, (bytes + offset + 7) & ~7u);
+  return (char *)buffer + offset;
+}
+
+static void change_word(uint32_t address, const char *from, unsigned first, unsigned bytes) {
+  __dma_aligned char word[8];
+  mutex_lock(&words_bit);
+  mram_read((const __mram_ptr void *)address, word, 8);
+  for (unsigned i = 0; i < bytes; i++) word[first + i] = from[i];
+  mram_write(word, (__mram_ptr void *)address, 8);
+  mutex_unlock(&words_bit);
+}
+
+void mram_write_unaligned(const void *from, __mram_ptr void *to, unsigned bytes) {
+  const char *source = from;
+  uint32_t address = (uint32_t)to;
+  if (((uintptr_t)source & 7) == (address & 7) && bytes >= 16) {
+    unsigned head = (8 - (address & 7)) & 7, whole = (bytes - head) & ~7u;
+    if (head) change_word(address & ~7u, source, 8 - head, head);
+    mram_write(source + head, (__mram_ptr void *)(address + head), whole);
+    source += head + whole;
+    address += head + whole;
+    bytes -= head + whole;
+  }
+  while (bytes) {
+    unsigned first = address & 7, now = 8 - first < bytes ? 8 - first : bytes;
+    change_word(address - first, source, first, now);
+    source += now;
+    address += now;
+    bytes -= now;
+  }
+}
+
+void mram_write_byte_atomic(__mram_ptr void *address, uint8_t value) {
+  change_word((uint32_t)address & ~7u, (char *)&value, (uint32_t)address & 7, 1);
+}
+void mram_write_int_atomic(__mram_ptr void *address, int value) {
+  change_word((uint32_t)address & ~7u, (char *)&value, (uint32_t)address & 7, 4);
+}
+void mram_update_int_atomic(__mram_ptr void *address, int (*update)(int, int), int argument) {
+  __dma_aligned int word[2];
+  uint32_t start = (uint32_t)address & ~7u, index = ((uint32_t)address & 7) / 4;
+  mutex_lock(&words_bit);
+  mram_read((const __mram_ptr void *)start, word, 8);
+  word[index] = update(word[index], argument);
+  mram_write(word, (__mram_ptr void *)start, 8);
+  mutex_unlock(&words_bit);
+}
+
+/* ---- sequential readers: a window of two pages that starts at a multiple of 8 ---- */
+seqreader_buffer_t __bringup_seqread_alloc(uint32_t page) { return (uintptr_t)mem_alloc(2 * page); }
+
+void *__bringup_seqread_init(seqreader_buffer_t buffer, uint32_t from, seqreader_t *reader, uint32_t page) {
+  reader->window = buffer;
+  reader->mram_addr = from & ~7u;
+  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)buffer, 2 * page);
+  return (char *)buffer + (from & 7);
+}
+
+void *__bringup_seqread_turn(void *at, seqreader_t *reader, uint32_t page) {
+  uint32_t gone = ((uintptr_t)at - reader->window) & ~(page - 1);
+  reader->mram_addr += gone;
+  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)reader->window, 2 * page);
+  return (char *)at - gone;
+}
+
+/* ---- text ---- */
+int printf(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  __bringup_print(format, &arguments, __builtin_return_address(0));
+  va_end(arguments);
+  return 0;
+}
+int puts(const char *text) { return printf("%s\n", text); }
+int putchar(int character) { return printf("%c", character); }
+
+size_t strlen(const char *text) {
+  const char *end = text;
+  while (*end) end++;
+  return end - text;
+}
+int strcmp(const char *a, const char *b) {
+  while (*a && *a == *b) a++, b++;
+  return (unsigned char)*a - (unsigned char)*b;
+}
+char *strcpy(char *to, const char *from) {
+  for (char *at = to; (*at = *from); at++, from++) {
+  }
+  return to;
+}

@@ -1,0 +1,24 @@
+/* What a DPU program asks of the simulator, by number; the same for native code and for RV32. */
+#ifndef BRINGUP_UPMEM_SERVICES_H
+#define BRINGUP_UPMEM_SERVICES_H
+
+enum bringup_service {
+  BU_MRAM_READ,
+  BU_MRAM_WRITE,
+  BU_BLOCK,
+  BU_EXIT,
+  BU_PRINT,
+  BU_FAULT,
+  BU_PERF_CONFIG,
+  BU_PERF_GET,
+  BU_MEMCPY,
+  BU_MEMMOVE,
+  BU_MEMSET,
+  BU_MEMCMP,
+  BU_SERVICES
+};
+
+/* How often each kind of synchronisation was used; the native tier's counters. */
+enum bringup_count { BU_BARRIERS, BU_LOCKS, BU_HANDSHAKES, BU_SEMAPHORES, BU_COUNTS };
+
+#endif

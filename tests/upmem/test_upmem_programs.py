@@ -1,0 +1,106 @@
+"""Host and DPU programs in C, written for the SDK: by ``bringup upmem run``, and by a Makefile of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bringup.upmem import DpuToolchainMissing
+from bringup.upmem.toolchain import compiler
+
+try:
+    compiler()
+except DpuToolchainMissing as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+
+PROGRAMS = Path(__file__).parent / "programs"
+HISTOGRAM = [
+    "70 DPUs in 2 ranks (callbacks saw 70), done 1, fault 0",
+    "histogram equals the host's",
+    "scattered blocks arrived",
+    "tasklet 0 of 16 saw all 4096 bytes; counter runs",
+    "3000 DPUs: allocation failed: 3000 DPUs: a machine has 2556, and 0 of them are taken",
+]
+PIPELINE = [
+    "64 DPUs, items has 2048 bytes",
+    "wrong sums: 0",
+    f"tasklet 2 of 7: text c 0x5a {0x11 + (0x5A << 24) + (0x5A << 32)}",
+]
+MAKEFILE = """
+NR_TASKLETS ?= 16
+HOST_FLAGS := -std=c11 -Wall -Werror -O3 $(shell dpu-pkg-config --cflags --libs dpu)
+DPU_FLAGS := -Wall -Wextra -O2 -DNR_TASKLETS=$(NR_TASKLETS)
+
+all: host histogram_dpu
+host: histogram_host.c
+\t$(CC) -o $@ $< $(HOST_FLAGS)
+histogram_dpu: histogram_dpu.c
+\tdpu-upmem-dpurte-clang $(DPU_FLAGS) -o $@ $<
+"""
+
+
+def bringup(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bringup", "upmem", *words]
+    return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [("histogram", [], HISTOGRAM), ("pipeline", ["--tasklets", "7"], PIPELINE)],
+)
+def test_a_program_for_the_sdk_runs_unchanged(name: str, options: list[str], expected: list[str]) -> None:
+    done = bringup("run", f"{PROGRAMS / name}_host.c", "--dpu", f"{PROGRAMS / name}_dpu.c", *options)
+    assert done.stdout.splitlines() == expected, done.stderr
+    assert done.returncode == 0
+
+
+def test_its_own_makefile_works(tmp_path: Path) -> None:
+    for part in ("host", "dpu"):
+        (tmp_path / f"histogram_{part}.c").symlink_to(PROGRAMS / f"histogram_{part}.c")
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    environment = {**os.environ, "BRINGUP_CACHE": str(tmp_path / "cache")}
+    tools = bringup("path", env=environment).stdout.strip()
+    environment["PATH"] = f"{tools}:{environment['PATH']}"
+    made = subprocess.run(["make", "all"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    done = subprocess.run(["./host"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == HISTOGRAM
+
+
+def test_a_fault_ends_the_host_program(tmp_path: Path) -> None:
+    host, dpu = tmp_path / "host.c", tmp_path / "dpu.c"
+    host.write_text(
+        "#include <dpu.h>\nint main(void) {\nstruct dpu_set_t set;\nDPU_ASSERT(dpu_alloc(2, NULL, &set));\n"
+        "DPU_ASSERT(dpu_load(set, DPU_BINARY, NULL));\nDPU_ASSERT(dpu_launch(set, DPU_SYNCHRONOUS));\nreturn 0; }"
+    )
+    dpu.write_text("#include <mram.h>\nint main(void) {\n  mram_read(0, (void *)8, 8);\n  return 0; }")
+    done = bringup("run", str(host), "--dpu", str(dpu))
+    assert done.returncode == 1
+    assert "a DPU is in fault: DPU 0, tasklet 0: mram_read with WRAM address 0x8" in done.stderr
+    assert "dpu.c:3" in done.stderr
+
+
+def test_hardware_that_is_demanded_is_missing(tmp_path: Path) -> None:
+    host = tmp_path / "host.c"
+    host.write_text(
+        '#include <dpu.h>\nint main(void) {\nstruct dpu_set_t set;\nDPU_ASSERT(dpu_alloc(1, "backend=hw", &set));\n'
+        "return 0; }"
+    )
+    dpu = tmp_path / "dpu.c"
+    dpu.write_text("int main(void) { return 0; }")
+    done = bringup("run", str(host), "--dpu", str(dpu))
+    assert done.returncode == 1
+    assert "demands hardware" in done.stderr
+    assert "UPMEM's SDK" in done.stderr
+
+
+def test_what_does_not_compile_is_said() -> None:
+    done = bringup("run", "nothing.c", "--dpu", "nothing_else.c")
+    assert done.returncode == 2
+    assert "there is no file nothing.c, nothing_else.c" in done.stderr
+    host = str(PROGRAMS / "histogram_host.c")
+    done = bringup("run", host, "--dpu", host)
+    assert done.returncode == 2
+    assert "the compiler refused a DPU program" in done.stderr
