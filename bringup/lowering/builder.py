@@ -351,7 +351,7 @@ class KernelBuilder:
         assert len(self._blocks) == 1, "a block is still open"
         sizes = list(self._sizes.values())
         body = tuple(self._blocks[0])
-        # A number that only decided the structure is no argument.
+        # A number that only decided the structure is not an argument.
         used = {value.name for value in all_values(body) if isinstance(value, Param)}
         params = [(param, given) for param, given in self._params if param.name in used]
         kernel = Kernel(

@@ -17,7 +17,6 @@ import pytest
 
 from bringup.graph.bare_metal.kernels import Kernels, render_steps
 from bringup.graph.bare_metal.static_program import Constant, Place, StaticProgram, Step
-from bringup.ir.bits import ulp_distance
 from bringup.ir.dtypes import Array, DType, boolean, float32, to_storage
 from bringup.ir.expr import Unary
 from bringup.ir.index import Int, evaluate_sizes
@@ -32,6 +31,7 @@ from bringup.ir.walk import all_values
 from bringup.riscv import MachineSpec, machine_class, open_machine, runtime, toolchain
 from bringup.targets.c.value import storage_of
 from bringup.targets.riscv.target import RiscvTarget
+from tests.loops.bits import ulp_distance
 
 VLENS = (128, 256, 512, 1024)
 FAMILIES = ("zig", "gcc")

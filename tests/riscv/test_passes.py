@@ -20,10 +20,10 @@ from bringup.graph.bare_metal.passes.products import products
 from bringup.graph.bare_metal.passes.units import without_units
 from bringup.graph.bare_metal.passes.value_folds import value_folds
 from bringup.graph.bare_metal.static_program import StaticProgram
-from bringup.ir.bits import same_bits
 from bringup.ir.dtypes import Array, float32
 from bringup.ir.index import Int
 from bringup.ir.kernel import Contract, Reduce
+from tests.loops.bits import same_bits
 from tests.riscv.emitting import run_program
 from tests.riscv.static_models import flat, program_of_model, together
 

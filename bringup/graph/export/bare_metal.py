@@ -143,7 +143,7 @@ def program_from_graph(
     module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str], fold_batch_norm: bool = True
 ) -> tuple[StaticProgram, list[Any]]:
     """A graph of functional ops for the sizes of some arguments, and its results:
-    tensors to be made, or what is no tensor as it is.
+    tensors to be made, or what is not a tensor as it is.
 
     ``static`` names the arguments that become constants.
     """
