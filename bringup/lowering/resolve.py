@@ -380,7 +380,7 @@ def run_lowering(definition: Lowering, call: Call, values: Sequence[Any]) -> Non
     """Fills a traced call; no kernels at all where there is nothing to compute."""
     if call.outs and all(out.numel == 0 for out in call.outs):
         if not any(isinstance(value, Tensor) for value in values):
-            for number in values:  # they may have decided the sizes: arange(0) is no plan for arange(5)
+            for number in values:  # they may have decided the sizes: the plan of arange(0) does not serve arange(5)
                 if isinstance(number, Number):
                     number.known()
         return

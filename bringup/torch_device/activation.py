@@ -355,7 +355,7 @@ def _ops_at_first_use(core: Any, active: Sequence[ActiveDriver], tables: Tables 
     """Returns what puts the lowered ops behind the dispatcher, and the drivers' own functions before them.
 
     Importing the compiler takes 0.3 s, and most processes that import torch use no device. A driver's functions are
-    looked at now: a name that is no op must fail here.
+    looked at now: a name that is not an op must fail here.
     """
     functions = tables.functions() if tables is not None else {}
     library = None

@@ -272,15 +272,13 @@ void call_first_use() {
   }
 }
 
-py::dict cache_info() {
+std::map<std::string, uint64_t> cache_info() {
   const KernelCacheInfo info = kernel_cache_info();
-  py::dict result;
-  result["entries"] = info.entries;
-  result["hits"] = info.hits;
-  result["misses"] = info.misses;
-  result["plans"] = info.plans;
-  result["refused"] = info.refused;
-  return result;
+  return {{"entries", info.entries},
+          {"hits", info.hits},
+          {"misses", info.misses},
+          {"plans", info.plans},
+          {"refused", info.refused}};
 }
 
 } // namespace

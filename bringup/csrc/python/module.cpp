@@ -30,8 +30,9 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // The error that torch raises has them as its cause, with file and line; those that end a program (KeyboardInterrupt,
 // SystemExit) stay what they are. Where there is no device at all, the cause is what went wrong at activation.
 
-// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists.
-void raise_with_cause(const Error& error) {
+// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists. Where
+// memory ran out Python says what holds it.
+void raise_with_cause(Error& error) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   try {
@@ -41,7 +42,12 @@ void raise_with_cause(const Error& error) {
       raised = py::module_::import("bringup.driver.in_use").attr("absent_error")();
     } else {
       const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
-      if (cause.is_none()) return;
+      if (cause.is_none()) {
+        if (error.status != BRINGUP_OUT_OF_MEMORY) return;
+        const auto memory = py::module_::import("bringup.torch_device.memory");
+        error = Error(error.status, memory.attr("out_of_memory_message")(error.what()).cast<std::string>());
+        return;
+      }
       raised = cause;
       if (PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception)) {
         try {

@@ -34,6 +34,9 @@ struct PythonObserver final : WorkObserver {
   void worked(Device& device, const Work& work) override {
     if (!memory_only && work.kind == Work::Kind::synchronize) call("synchronized", device, work.stream);
   }
+  void shared(Device& device, const Block& block, int32_t stream) override {
+    if (!memory_only) call("shared", device, block.address, stream);
+  }
   void recorded(Device& device, const Event& event) override {
     if (!memory_only) call("recorded", device, event.handle, event.stream);
   }

@@ -11,11 +11,12 @@ thread_local c10::DeviceIndex t_device = 0;
 thread_local std::array<int8_t, 128> t_streams{};
 } // namespace
 
-void (*raise_hook)(const Error& error) = nullptr;
+void (*raise_hook)(Error& error) = nullptr;
 
 void raise(const Error& error) {
-  if (raise_hook) raise_hook(error);
-  raise_without_cause(error);
+  Error told = error;
+  if (raise_hook) raise_hook(told);
+  raise_without_cause(told);
 }
 
 void raise_without_cause(const Error& error) {

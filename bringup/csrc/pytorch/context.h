@@ -17,8 +17,8 @@ inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 // Throws the torch exception (and so the Python one) that fits the status.
 [[noreturn]] void raise(const Error& error);
 [[noreturn]] void raise_without_cause(const Error& error);
-// Called first by raise(); throws where more is known of an error than its text.
-extern void (*raise_hook)(const Error& error);
+// Called first by raise(); throws where more is known of an error than its text, or writes a longer text.
+extern void (*raise_hook)(Error& error);
 
 template <class F>
 auto translated(F&& work) -> decltype(work()) {
