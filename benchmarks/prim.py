@@ -280,7 +280,10 @@ def laws(rows: list[Row]) -> dict[str, dict[str, Any]]:
         return row.cycles / 350e3
 
     def line(row: Row) -> float:
-        return row.size / row.dpus if row.kernel != "TS" else max(row.size / row.dpus, 1024)
+        """The work of a DPU, as the size alone says it."""
+        if row.kernel == "TS":
+            return max(row.size / row.dpus, 1024)
+        return row.size * (row.size if row.kernel == "MLP" else 1) / row.dpus
 
     launch = calibration()["launch"]["seconds"] * 1e3
     found = {

@@ -578,19 +578,31 @@ const struct kept_timing *timing_begin(struct dpu_t **dpus, uint32_t count, stru
   return NULL;
 }
 
-const struct kept_timing *timing_run(struct dpu_t **dpus, uint32_t count, struct samples_before *before) {
+struct sample_work {
+  const struct timing *timing;
+  struct samples_before *before;
+  uint32_t tasklets;
+  struct sample samples[SAMPLES_MAX];
+  bool fine[SAMPLES_MAX];
+};
+
+static void run_samples(void *argument, uint32_t index) {
+  struct sample_work *work = argument;
+  for (uint32_t i = index; i < work->before->count; i += pool_size()) {
+    work->fine[i] = run_sample(work->timing, work->tasklets, work->before->ram[i], &work->samples[i]);
+    work->samples[i].dpu = work->before->index[i];
+    munmap(work->before->ram[i], RAM_BYTES);
+  }
+}
+
+const struct kept_timing *timing_run(struct dpu_t **dpus, struct samples_before *before) {
   struct timing *timing = dpus[0]->program->timing;
   struct kept_timing *kept = &timing->kept[timing->next];
-  (void)count;
+  struct sample_work work = {.timing = timing, .before = before, .tasklets = dpus[0]->program->tasklets};
+  if (before->count) pool_run(run_samples, &work, NULL);
   memset(kept, 0, sizeof *kept);
-  for (uint32_t i = 0; i < before->count; i++) {
-    struct sample *sample = &kept->samples[kept->count];
-    if (run_sample(timing, dpus[0]->program->tasklets, before->ram[i], sample)) {
-      sample->dpu = before->index[i];
-      kept->count++;
-    }
-    munmap(before->ram[i], RAM_BYTES);
-  }
+  for (uint32_t i = 0; i < before->count; i++)
+    if (work.fine[i]) kept->samples[kept->count++] = work.samples[i];
   if (!kept->count) return NULL;
   kept->key = before->key;
   timing->next = (timing->next + 1) % TIMINGS_KEPT;
