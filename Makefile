@@ -95,7 +95,7 @@ format: build $(STAMP)-lint ## rewrites the sources as lint wants them
 
 # ---- sanitizers: plain programs without torch, which is not instrumented and would only add noise ----
 # What each program of tests/sanitize/ is linked with.
-LINKS_allocator_stress := $(addprefix bringup/csrc/runtime/,allocator.cpp block_pool.cpp memory_report.cpp)
+LINKS_allocator_stress := $(addprefix bringup/csrc/runtime/,allocator.cpp block_pool.cpp)
 LINKS_runtime_stress := $(filter-out %philox.cpp,$(wildcard bringup/csrc/runtime/*.cpp))
 FLAGS_runtime_stress := -DBRINGUP_YIELD_POINTS
 LINKS_sim_stress := $(filter %.c,$(SIM))

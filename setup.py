@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("bringup/csrc")
 INCLUDE = Path("bringup/include")
 #: Folders of csrc/ whose files are one translation unit: torch's headers take 5 to 10 s, the code behind them 1 or 2.
-UNITED = ("aten", "profiler", "python", "pytorch")
+UNITED = ("aten", "distributed", "placement", "profiler", "python", "pytorch")
 #: C libraries: where each lies in the package, its sources, and its own flags.
 LIBRARIES = (
     ("bringup/drivers/sim/_sim.so", "bringup/drivers/sim/*.c", ("-O2", "-pthread")),

@@ -52,7 +52,7 @@ KERNEL_BARS: Bars = {
 }
 
 #: On 4 elements. `x`, `y`, `out` live on the side's device, `host` on the CPU, `a`, `b` are 2x2.
-#: `to` of a CPU tensor to the CPU returns the tensor itself, so every `to` here copies (design/pytorch-traps.md, 33).
+#: `to` of a CPU tensor to the CPU returns the tensor itself, so every `to` here copies.
 TINY_OPS: dict[str, str] = {
     "empty": "torch.empty(4, device=device)",
     "add": "x.add(y)",

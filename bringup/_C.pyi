@@ -132,7 +132,7 @@ def library_kernel(name: str, function: int, context: int) -> int:
     """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""
 
 def make_plan(
-    launches: Sequence[tuple[int, int, float, float, Sequence[tuple[int, int, int]]]],
+    launches: Sequence[tuple[Any, ...]],
     temporaries: Sequence[int],
     guards: Sequence[tuple[int, int, float]],
     flags: int,
@@ -141,7 +141,8 @@ def make_plan(
 ) -> Plan:
     """A plan: which kernels run, one after the other, and where their arguments come from.
 
-    ``launches``: (kernel, work units, flops, bytes, args); one of 0 units is skipped. An argument is (kind, a, b):
+    ``launches``: (kernel, work units, flops, bytes, args), and for partitioned memory how it may be shared out, as
+    ``bringup.lowering.spreading.Spread``; one of 0 units is skipped. An argument is (kind, a, b):
     0 immediate (a: 64 bits), 1 tensor (a: tensor slot, b: byte offset), 2 output (a: index, b: byte offset),
     3 temporary (a: index, b: byte offset), 4 scalar (a: scalar slot, b: scalar type of the argument), 5 seed, 6 offset.
     Addresses come first. A Scalar that its type cannot hold is an error, unless 256 is added to b: then it wraps
@@ -243,3 +244,10 @@ def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
 
 def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
     """Calls, signatures that have code, and calls that ran op by op by their reason."""
+
+# ---- torch.distributed ----
+def process_group(host: Any, name: str) -> Any:
+    """A c10d::Backend for device tensors over one for CPU tensors (``host``); ``name`` is the group's."""
+
+def observe_failures(function: Callable[[str, str], None]) -> None:
+    """Calls ``function(group, why)`` for every collective that fails, on the thread that met it."""

@@ -50,11 +50,26 @@ def app() -> typer.Typer:
     from bringup.kit.kernel_cache_command import cache_application
     from bringup.kit.ops_command import ops
     from bringup.kit.riscv_command import riscv_application
+    from bringup.kit.scale_command import scale
     from bringup.kit.trace_command import trace
     from bringup.kit.upmem_command import upmem_application
     from bringup.vendor.command import generate
 
-    for command in (contract, include, drivers, diagnose, check, ops, explain, trace, passes, decompositions, generate):
+    commands = (
+        contract,
+        include,
+        drivers,
+        diagnose,
+        check,
+        ops,
+        explain,
+        trace,
+        scale,
+        passes,
+        decompositions,
+        generate,
+    )
+    for command in commands:
         application.command()(command)
     application.add_typer(cache_application(), name="cache")
     application.add_typer(riscv_application(), name="riscv")

@@ -28,7 +28,7 @@ level = _from_environment()
 def say(step: int, text: str) -> None:
     """Prints a text if BRINGUP_DEBUG is at least ``step``.
 
-    >>> say(6, "nobody hears this")
+    >>> say(6, "above every level")
     """
     if level >= step:
         print(f"bringup: {text}", file=sys.stderr, flush=True)

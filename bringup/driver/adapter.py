@@ -185,7 +185,8 @@ class AdaptedDriver:
         args = tuple(c.args[: c.arg_count]) if c.arg_count else ()
         numbers = (c.grid, c.stream, c.flops, c.bytes, placements, c.address_count, c.block, c.local_bytes)
         name = c.name.decode() if c.name else ""
-        done = self.driver.launch(device, kernel, Launch(args, *numbers, name, c.correlation))
+        parts = _partitions_of(c) if c.partition_count else (None, None)
+        done = self.driver.launch(device, kernel, Launch(args, *numbers, name, c.correlation, *parts))
         if c.finished:
             c.finished[0] = done is True
 
@@ -199,6 +200,14 @@ class AdaptedDriver:
             raise ValueError("the function is NULL")
         call = VOID_CALL(function)
         self.driver.host_function(device, stream, lambda: call(argument))
+
+
+def _partitions_of(c: Any) -> tuple[Any, Any]:
+    """Arguments and units of each partition, as arrays of their own."""
+    import numpy
+
+    args = numpy.ctypeslib.as_array(c.partition_args, (c.partition_count, c.arg_count)).copy()
+    return args, numpy.ctypeslib.as_array(c.partition_grid, (c.partition_count,)).copy()
 
 
 def _from_c(arguments: Sequence[Argument], given: Sequence[Any]) -> list[Any]:

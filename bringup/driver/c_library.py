@@ -199,6 +199,10 @@ class CDriver(Driver):
         if launch.placements is not None:
             placements = (PlacementStruct * len(launch.placements))(*map(placement_struct, launch.placements))
             c.placements = ctypes.cast(placements, type(c.placements))
+        if launch.partition_args is not None:
+            values = [int(value) for row in launch.partition_args for value in row]
+            c.partition_args, c.partition_count = (c_uint64 * len(values))(*values), len(launch.partition_grid)
+            c.partition_grid = (c_uint64 * c.partition_count)(*map(int, launch.partition_grid))
         self._call("launch", device, kernel, byref(c))
         return bool(finished.value)
 

@@ -74,6 +74,9 @@ class LaunchStruct(ctypes.Structure):
         ("finished", POINTER(c_uint32)),
         ("name", c_char_p),
         ("correlation", c_uint64),
+        ("partition_count", c_uint64),
+        ("partition_args", POINTER(c_uint64)),
+        ("partition_grid", POINTER(c_uint64)),
     ]
 
 

@@ -138,6 +138,8 @@ class Launch:
     local_bytes: int = 0  # memory that the threads of a unit share, as the source asks for
     name: str = ""  # what the kernel is called
     correlation: int = 0  # another number for each launch of the process: by which a trace names it
+    partition_args: Any = None  # on partitioned devices an array (partitions, len(args)); None: partition 0 runs alone
+    partition_grid: Any = None  # and the units of each partition, as an array
 
 
 @dataclass(frozen=True)

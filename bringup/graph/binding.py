@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from bringup import _C
+from bringup.compile.loader import Compiled
 from bringup.graph.lowered import CONSTANTS, DTYPE_CODES
 from bringup.graph.memory_plan import MemoryPlan, plan_memory
-from bringup.graph.program import EagerCall, Memory, TensorSpec, span
+from bringup.graph.program import EagerCall, KernelCall, Memory, TensorSpec, span
 from bringup.graph.structure import Filled, FilledLaunch, GraphStructure
 from bringup.graph.symbols import SYMBOLIC, evaluated
 from bringup.lowering.resolve import OFFSET, OUTPUT, RANDOM, SEED, TEMPORARY, TENSOR
+from bringup.lowering.spreading import with_spread
 
 _ARENA: Memory = ("arena", 0)
 
@@ -67,37 +69,50 @@ class Binding:
 
     def _cut(self) -> list[Segment | EagerCall]:
         parts: list[Segment | EagerCall] = []
-        waiting: list[FilledLaunch] = []
-        for call, launch in zip(self.structure.variant.calls, self.filled.launches):
+        waiting: list[tuple[FilledLaunch, tuple[Any, ...]]] = []
+        structure = self.structure
+        for call, launch, loaded in zip(structure.variant.calls, self.filled.launches, structure.compiled):
             if isinstance(call, EagerCall):
                 if waiting:
                     parts.append(self.segment(waiting, self._pure))
                 parts.append(call)
                 waiting = []
             elif launch is not None and launch.units:
-                waiting.append(launch)
+                waiting.append((launch, self._spread(call, launch, loaded)))
         if waiting or (self._pure and self._outputs):
             parts.append(self.segment(waiting, self._pure))
         return parts
 
-    def segment(self, launches: Sequence[FilledLaunch], pure: bool) -> Segment:
+    def _spread(self, call: KernelCall, launch: FilledLaunch, loaded: Compiled | None) -> tuple[Any, ...]:
+        """How a launch may be shared out over partitions, as the end of its description; empty on flat memory."""
+        if not self.structure.partitioned or loaded is None:
+            return ()
+        described = (launch.handle, launch.units, launch.flops, launch.bytes, launch.arguments)
+        return with_spread(described, call.kernel, 0, loaded.measure)[5:]
+
+    def segment(self, launches: Sequence[tuple[FilledLaunch, tuple[Any, ...]]], pure: bool) -> Segment:
         """A plan of some launches; ``pure``: it makes arena and outputs itself, and else gets all memory as tensors."""
         memories: dict[Memory, int] = {}
         described = []
         draws = 0
-        for launch in launches:
+        for launch, spread in launches:
             addresses = [self._address(where, offset, memories, pure) for where, offset in launch.addresses]
             arguments = [*addresses, *launch.arguments]
-            described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments))
+            described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments, *spread))
             draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (SEED, OFFSET))])
         arena = [self.memory.arena] if pure else []
+        if pure and self.structure.partitioned:  # each lies over the partitions in its own way
+            arena = [self.filled.nbytes[n] for n in self._offsets]
         specs = [self._output_spec(where) for where in self._outputs] if pure else None
         plan = _C.make_plan(described, arena, [], RANDOM, specs)
         graph = _C.GraphPlan(plan, self.structure.device, len(memories), len(self.structure.variant.numbers))
         return Segment(graph, list(memories), draws)
 
     def _address(self, where: Memory, offset: int, memories: dict[Memory, int], pure: bool) -> tuple[int, int, int]:
-        if where[0] == "temporary" and where[1] in self._offsets:
+        if self.structure.partitioned and where[1] in self._offsets and where[0] == "temporary":
+            if pure:
+                return (TEMPORARY, list(self._offsets).index(where[1]), offset)
+        elif where[0] == "temporary" and where[1] in self._offsets:
             offset += self._offsets[where[1]]
             if pure:
                 return (TEMPORARY, 0, offset)
@@ -183,7 +198,7 @@ class GraphRun:
         binding = self._binding
         if memory == _ARENA:
             return torch.empty(binding.memory.arena, dtype=torch.uint8, device=binding._device)
-        dtype = dtype_of(binding._seen[memory])
+        dtype = dtype_of(binding._seen[memory]) if memory in binding._seen else torch.uint8
         elements = binding.filled.nbytes[memory[1]] // dtype.itemsize
         return torch.empty(elements, dtype=dtype, device=binding._device)
 

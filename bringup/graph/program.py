@@ -110,7 +110,7 @@ class Variant:
     """The graph for all sizes that the guards describe: (relation, formula) compares the formula with 0 that way.
 
     In a file numbers are formulas, calls are kernels and results are tensors. In a compiled graph a number may also be
-    a 0-dim tensor on the CPU or PyTorch's expression of sizes, and a result anything that is no tensor.
+    a 0-dim tensor on the CPU or PyTorch's expression of sizes, and a result anything that is not a tensor.
     """
 
     guards: tuple[tuple[str, Index], ...]

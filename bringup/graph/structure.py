@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,10 +16,12 @@ from bringup.graph.program import EagerCall, KernelCall, Memory, TensorSpec, Var
 from bringup.graph.symbols import SYMBOLIC, evaluated
 from bringup.graph.variants import bits_of
 from bringup.ir.dtypes import DType
-from bringup.ir.index import Index, evaluate_sizes
+from bringup.ir.index import Index, Int, evaluate_sizes
 from bringup.ir.kernel import Kernel
+from bringup.lowering.install import partitions_of
 from bringup.lowering.resolve import IMMEDIATE, OFFSET, SCALAR, SEED, measure_code
 from bringup.lowering.scalar_types import CODE_OF
+from bringup.lowering.spreading import opened
 from bringup.lowering.symbolic import guard_code
 
 #: (device, kernels) → the kernels on the device, None for None.
@@ -67,6 +69,10 @@ class GraphStructure:
         load_all: LoadAll,
         lowered: LoweredGraph | None = None,
     ) -> None:
+        #: Of a device whose memory is in partitions, which share kernels out: the extents of grids are sizes.
+        self.partitioned = partitions_of(device) > 1
+        if self.partitioned:
+            variant = replace(variant, calls=tuple(map(_with_open_grid, variant.calls)))
         self.variant, self.device, self.lowered = variant, device, lowered
         self.sizes = sizes
         #: The kernel of each call on the device; None for an ordinary op.
@@ -153,6 +159,13 @@ def serving(
         if structure.holds(sizes, values):
             return structure, values
     return None
+
+
+def _with_open_grid(call: KernelCall | EagerCall) -> KernelCall | EagerCall:
+    if isinstance(call, EagerCall) or isinstance(call.kernel, ForeignKernel):
+        return call
+    kernel, extents = opened(call.kernel)
+    return replace(call, kernel=kernel, sizes=(*call.sizes, *map(Int, extents)))
 
 
 def lives_of(variant: Variant, apart: set[Memory]) -> dict[int, Life]:

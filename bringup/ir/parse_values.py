@@ -33,7 +33,7 @@ _Item = TypeVar("_Item")
 
 
 class ParseError(ValueError):
-    """Text that is no kernel; the message shows the line."""
+    """Text that is not a kernel; the message shows the line."""
 
 
 class ValueParser:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Placement
+from bringup.driver import CopyKind, DeviceSpec, Driver, DriverAbsent, Placement, PlacementKind
 
 
 class Skip(Exception):
@@ -166,7 +166,9 @@ class Probe:
         spec = self.session.specs[device]
         if spec.partitions <= 1:
             return base + offset, None
-        return base, dataclasses.replace(spec.default_placement, offset=offset)
+        default = spec.default_placement
+        chosen = 64 if default.kind == PlacementKind.SHARD and default.block == 0 else default.block  # 0: by the size
+        return base, dataclasses.replace(default, block=chosen, offset=offset)
 
     def copy(
         self,

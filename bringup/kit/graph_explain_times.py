@@ -48,9 +48,9 @@ def step_seconds(graph: CompiledGraph, arguments: Sequence[Any]) -> list[float |
 
 
 def _launch_seconds(run: GraphRun, binding: Binding, launch: FilledLaunch, index: int) -> float:
-    once = _shortest(lambda: run.segment(binding.segment([launch], pure=False)), index, runs=2)
+    once = _shortest(lambda: run.segment(binding.segment([(launch, ())], pure=False)), index, runs=2)
     count = max(1, min(_MOST_LAUNCHES, round(_SECONDS / once)))
-    segment = binding.segment([launch] * count, pure=False)
+    segment = binding.segment([(launch, ())] * count, pure=False)
     return _shortest(lambda: run.segment(segment), index) / count
 
 

@@ -10,6 +10,7 @@ from bringup import debug
 from bringup.compile.failure import NotCompiled
 from bringup.compile.loader import Loader
 from bringup.driver import Driver
+from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.lowering import ops
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.overloads import Served, served_overloads
@@ -27,6 +28,12 @@ _compilers: dict[int, KernelCompiler] = {}
 def compiler_for(device: int) -> KernelCompiler | None:
     """Returns what compiles ops and graphs for a device; None if its driver runs no kernels."""
     return _compilers.get(device)
+
+
+def partitions_of(device: int) -> int:
+    """Returns how many memory partitions a device has, as far as kernels are concerned."""
+    compiler = compiler_for(device)
+    return 1 if compiler is None else compiler.partitions(device)
 
 
 def _extend(core: Any, compiler: KernelCompiler, names: Sequence[str]) -> None:
@@ -69,7 +76,10 @@ def install(
     served = served_overloads(choose(definitions))
     loader = Loader(driver_of, core.load_kernel, core.library_kernel)
     lowerings = {one.name: (one.definition, one.arguments) for one in served}
-    compiler = KernelCompiler(lowerings, loader, core.make_plan, kernel_failed)
+    compiler = KernelCompiler(
+        *(lowerings, loader, core.make_plan, kernel_failed),
+        partitions=lambda device: int(DeviceSpecStruct.from_buffer_copy(core.device_spec(device)).partitions),
+    )
     if debug.level:
         from bringup.lowering.call_text import tell
 

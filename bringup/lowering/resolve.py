@@ -28,6 +28,7 @@ from bringup.lowering.observation import CallRecord
 from bringup.lowering.output_layout import check_in_place
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
+from bringup.lowering.spreading import with_spread
 from bringup.lowering.symbolic import Trace, guard_code, index_of
 
 #: (arguments, outputs) as the core describes a call: see bringup/_C.pyi.
@@ -177,6 +178,7 @@ class Structure:
     call: Call
     holds: Callable[[Sequence[int], Sequence[Any]], bool]
     fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
+    compiled: Sequence[Compiled] = ()
 
 
 _FLAG_POINTWISE, _FLAG_REFUSED, _FLAG_APART = 1, 8, 16
@@ -236,7 +238,7 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
         f"def fill(v):\n    return [{', '.join(launches)}], [{', '.join(temporaries)}]\n"
     )
     exec(compile(source, f"<guards of {call.op}>", "exec"), space)
-    return Structure(call, space["holds"], space["fill"])
+    return Structure(call, space["holds"], space["fill"], compiled)
 
 
 def scalar_guards(trace: Trace) -> list[tuple[int, int, bool | int | float]]:
@@ -265,11 +267,14 @@ class KernelCompiler:
         load: Loader,
         make_plan: Callable[..., Any],
         kernel_failed: Callable[[str, NotCompiled], None],
+        partitions: Callable[[int], int] = lambda device: 1,
     ) -> None:
         self._lowerings = lowerings
         self._load = load
         self._make_plan = make_plan
         self._kernel_failed = kernel_failed
+        #: How many memory partitions a device has.
+        self.partitions = partitions
         self._structures: dict[tuple[Any, ...], list[Structure]] = {}
         self._lock = threading.Lock()
         #: In-place forms, with what says how their functional form's result looks.
@@ -305,7 +310,7 @@ class KernelCompiler:
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
             if structure.holds(flat.numbers, flat.scalars):
-                plan = self._plan(structure, flat, made)
+                plan = self._plan(structure, flat, made, device)
                 if self.observers:
                     seconds = {"plan": perf_counter() - start}
                     call = structure.call
@@ -338,7 +343,7 @@ class KernelCompiler:
             structure = structure_of(call, loaded)
             with self._lock:
                 self._structures.setdefault(key, []).insert(0, structure)
-            plan = self._plan(structure, flat, made)
+            plan = self._plan(structure, flat, made, device)
             seconds["plan"] = perf_counter() - start
             if kernels is not None:
                 self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, call, kernels=kernels))
@@ -348,9 +353,14 @@ class KernelCompiler:
         for observe in self.observers:
             observe(record)
 
-    def _plan(self, structure: Structure, flat: Flat, made: Sequence[Any] | None) -> Any:
+    def _plan(self, structure: Structure, flat: Flat, made: Sequence[Any] | None, device: int) -> Any:
         launches, temporaries = structure.fill(flat.numbers)
         call = structure.call
+        if self.partitions(device) > 1:
+            launches = [
+                with_spread(described, launch.kernel, len(launch.buffers), loaded.measure)
+                for described, launch, loaded in zip(launches, call.launches, structure.compiled)
+            ]
         guards = scalar_guards(call.trace)
         flags = _FLAG_POINTWISE * call.pointwise | RANDOM * call.random | _FLAG_APART * call.apart
         if made is None:
@@ -370,7 +380,7 @@ def run_lowering(definition: Lowering, call: Call, values: Sequence[Any]) -> Non
     """Fills a traced call; no kernels at all where there is nothing to compute."""
     if call.outs and all(out.numel == 0 for out in call.outs):
         if not any(isinstance(value, Tensor) for value in values):
-            for number in values:  # they may have decided the sizes: arange(0) is no plan for arange(5)
+            for number in values:  # they may have decided the sizes: the plan of arange(0) does not serve arange(5)
                 if isinstance(number, Number):
                     number.known()
         return

@@ -355,7 +355,7 @@ def _ops_at_first_use(core: Any, active: Sequence[ActiveDriver], tables: Tables 
     """Returns what puts the lowered ops behind the dispatcher, and the drivers' own functions before them.
 
     Importing the compiler takes 0.3 s, and most processes that import torch use no device. A driver's functions are
-    looked at now: a name that is no op must fail here.
+    looked at now: a name that is not an op must fail here.
     """
     functions = tables.functions() if tables is not None else {}
     library = None
@@ -413,6 +413,7 @@ def _review(drivers: Sequence[Driver]) -> None:
 
 def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup import environment
+    from bringup.distributed import process_group
     from bringup.driver.abi import CDriver, adapted, struct_of
     from bringup.driver.choice import FailedDriver
     from bringup.driver.lookup import check_device_name
@@ -461,6 +462,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     serialization.register()
     sharing.register()
     call_after_import("torch._dynamo", lambda: _register_with_dynamo(default_backend))
+    process_group.register(kind)
     if tables is not None:
         tables.define()
     core.before_first_use(_ops_at_first_use(core, active, tables))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from bringup import _C
 from bringup.driver import HostFlags, in_use
+from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.torch_device.device_index import Device, device_index
 from bringup.torch_device.memory_history import _dump_snapshot as _dump_snapshot
 from bringup.torch_device.memory_history import _record_memory_history as _record_memory_history
@@ -107,6 +109,40 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
         f"largest free block {_bytes(max(free, default=0))}\n"
     )
     return "\n".join(lines)
+
+
+def out_of_memory_message(text: str) -> str:
+    """The core's words when an allocator has nothing left, and what holds the memory; other texts as they are."""
+    found = re.fullmatch(r"(\w+:(\d+) is out of memory: tried to allocate )(\d+) bytes", text)
+    if found is None:
+        return text
+    index = int(found[2])
+    total = DeviceSpecStruct.from_buffer_copy(_C.device_spec(index)).memory_bytes
+    share = _C.get_memory_fraction(index)
+    segments = _C.memory_segments(index)
+    blocks = [block for *_, inside in segments for block in inside]
+    reserved = sum(size for _, size, *_ in segments)
+    allocated = sum(size for _, size, _, held, _ in blocks if held)
+    active = sum(size for _, size, _, _, used in blocks if used)
+    rows = [("device memory", total, "in all")]
+    if share < 1:
+        rows.append(("limit", int(share * total), f"memory fraction {share:g}"))
+    rows += [
+        ("reserved", reserved, "taken from the driver by this process"),
+        ("allocated", allocated, "in live tensors"),
+        ("in flight", active - allocated, "freed, but another stream still uses it"),
+        ("cached", reserved - active, "reserved, but free"),
+        ("largest free block", max((block[1] for block in blocks if not block[4]), default=0), "of the cached"),
+    ]
+    lines = [f"{found[1]}{_bytes(int(found[3]))}."]
+    lines += [
+        f"  {name:20} {_bytes(count):>12}  {meaning}" for name, count, meaning in rows if count or name != "in flight"
+    ]
+    helps = (
+        "What helps: a smaller batch; deleting tensors that are no longer needed; empty_cache() when much is cached in "
+        "blocks that are too small"
+    )
+    return "\n".join([*lines, helps + ("; a higher set_per_process_memory_fraction()." if share < 1 else ".")])
 
 
 _BYTES = {

@@ -14,8 +14,10 @@ headers of both sides. Nothing here imports torch.
 
 from __future__ import annotations
 
-from .compiler import DpuCompileError, DpuToolchainMissing, compile_program
+from .compiler import compile_program
 from .host import Counters, DpuError, DpuFault, DpuSet, Symbol
+from .timing import LaunchTime
+from .toolchain import DpuCompileError, DpuToolchainMissing
 
 __all__ = [
     "Counters",
@@ -24,6 +26,7 @@ __all__ = [
     "DpuFault",
     "DpuSet",
     "DpuToolchainMissing",
+    "LaunchTime",
     "Symbol",
     "compile_program",
 ]

@@ -7,28 +7,29 @@ sizes, and its variables in WRAM one block. The limits of the chip are checked h
 from __future__ import annotations
 
 import functools
-import os
-import platform
 import re
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bringup.targets.toolchain import CompilerMissing, find_compiler
+from .image import symbols
+from .rv32 import check_iram, compile_rv32, timing_blob
+from .toolchain import (
+    DPU_HEADERS,
+    MRAM_BYTES,
+    RUNTIME,
+    STACK_BYTES,
+    TASKLETS_MAX,
+    WRAM_BYTES,
+    DpuCompileError,
+    DpuToolchainMissing,
+    compiler,
+    run_compiler,
+)
 
-FOLDER = Path(__file__).parent
-DPU_HEADERS = FOLDER / "include" / "dpu"
-HOST_HEADERS = FOLDER / "include" / "host"
-RUNTIME = FOLDER / "runtime"
-
-#: Limits of the chip.
-TASKLETS_MAX = 24
-WRAM_BYTES = 64 << 10
-MRAM_BYTES = 64 << 20
-#: What the SDK gives a tasklet where the program says nothing.
-STACK_BYTES = 1024
+#: Native code of so many bytes has fewer than 4,096 instructions on any machine: it need not be compiled as RV32.
+_SURELY_IN_IRAM = 6144
 
 _FLAGS = (
     "-mx32",
@@ -52,25 +53,19 @@ _FLAGS = (
 _LINK = ("-nostdlib", "-static", "-no-pie", "-Wl,--emit-relocs,--no-relax,--build-id=none,--gc-sections,-z,noexecstack")
 
 
-class DpuToolchainMissing(RuntimeError):
-    """This machine cannot compile DPU programs; the message says what is needed."""
-
-
-class DpuCompileError(RuntimeError):
-    """A DPU program was refused: by the compiler, or because it is larger than a DPU."""
-
-
 def compile_program(
     source: str | Path | Sequence[Path],
     *,
     tasklets: int = 16,
     stack_bytes: int = STACK_BYTES,
     flags: Sequence[str] = (),
+    timed: bool = False,
 ) -> bytes:
     """The ELF file of a DPU program, given as C text or as files: what ``DpuSet.load`` and ``dpu_load`` take.
 
     ``stack_bytes`` is what WRAM is charged for each tasklet's stack. A ``-DSTACK_SIZE_DEFAULT=`` or ``-DNR_TASKLETS=``
-    among ``flags`` counts, as with the SDK's compiler. Raises DpuCompileError, with the compiler's words.
+    among ``flags`` counts, as with the SDK's compiler. ``timed`` adds what counts its instructions.
+    Raises DpuCompileError, with the compiler's words.
     """
     for flag in flags:
         if match := re.fullmatch(r"-DNR_TASKLETS=(\d+)", flag):
@@ -81,20 +76,20 @@ def compile_program(
         raise DpuCompileError(f"{tasklets} tasklets: a DPU runs 1 to {TASKLETS_MAX}")
     rest = tuple(flag for flag in flags if not flag.startswith("-DNR_TASKLETS="))
     if isinstance(source, str):
-        return _compiled_text(source, tasklets, stack_bytes, rest)
+        return _compiled_text(source, tasklets, stack_bytes, rest, timed)
     paths = [source] if isinstance(source, Path) else list(source)
-    return _compile([str(path) for path in paths], tasklets, stack_bytes, rest)
+    return _compile([str(path) for path in paths], tasklets, stack_bytes, rest, timed)
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled_text(text: str, tasklets: int, stack_bytes: int, flags: tuple[str, ...]) -> bytes:
+def _compiled_text(text: str, tasklets: int, stack_bytes: int, flags: tuple[str, ...], timed: bool) -> bytes:
     with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
         path = Path(folder, "kernel.c")
         path.write_text(text, encoding="utf-8")
-        return _compile([str(path)], tasklets, stack_bytes, flags)
+        return _compile([str(path)], tasklets, stack_bytes, flags, timed)
 
 
-def _compile(sources: list[str], tasklets: int, stack_bytes: int, flags: tuple[str, ...]) -> bytes:
+def _compile(sources: list[str], tasklets: int, stack_bytes: int, flags: tuple[str, ...], timed: bool) -> bytes:
     command = compiler()
     words = [*command, *_FLAGS, *_include_flags(command), f"-DNR_TASKLETS={tasklets}", *flags]
     with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
@@ -104,10 +99,27 @@ def _compile(sources: list[str], tasklets: int, stack_bytes: int, flags: tuple[s
             f"-Wl,-T,{RUNTIME / 'native.ld'},--defsym,__bringup_tasklets={tasklets}",
             f"-Wl,--defsym,__bringup_stacks={tasklets * stack_bytes}",
         ]
-        _run([*words, *link, "-o", str(output), *sources, _runtime_object(command, tasklets)])
+        run_compiler([*words, *link, "-o", str(output), *sources, _runtime_object(command, tasklets)])
         program = output.read_bytes()
-    _check_wram(program, tasklets, stack_bytes)
-    return program
+    text_bytes = _check_wram(program, tasklets, stack_bytes)
+    return program + _counted(sources, tasklets, stack_bytes, flags, timed, text_bytes)
+
+
+def _counted(
+    sources: list[str], tasklets: int, stack_bytes: int, flags: tuple[str, ...], timed: bool, text_bytes: int
+) -> bytes:
+    """The program as RV32 with what counts it, if that is wanted; and IRAM's limit, where it may be passed."""
+    if not timed and text_bytes < _SURELY_IN_IRAM:
+        return b""
+    try:
+        counted = compile_rv32(sources, tasklets, stack_bytes, flags)
+    except DpuToolchainMissing:
+        if timed:
+            raise
+        return b""
+    check_iram(counted)
+    blob = timing_blob(counted) if timed else b""
+    return blob + len(blob).to_bytes(8, "little") + b"dputime!" if timed else b""
 
 
 @functools.lru_cache(maxsize=1)
@@ -120,23 +132,8 @@ def _runtime_object(command: tuple[str, ...], tasklets: int) -> str:
     """The run-time, compiled once per process and number of tasklets."""
     path = Path(_objects().name, f"runtime{tasklets}.o")
     words = [*command, *_FLAGS, *_include_flags(command), f"-DNR_TASKLETS={tasklets}"]
-    _run([*words, "-c", str(RUNTIME / "runtime.c"), "-o", str(path)])
+    run_compiler([*words, "-c", str(RUNTIME / "runtime.c"), "-o", str(path)])
     return str(path)
-
-
-def compiler() -> tuple[str, ...]:
-    """The command of a compiler that makes x32 code; raises DpuToolchainMissing."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        raise DpuToolchainMissing(
-            f"DPU programs are simulated as x86-64 code with 32-bit pointers, and this machine is {platform.machine()}"
-        )
-    try:
-        command = find_compiler()
-    except CompilerMissing as error:
-        raise DpuToolchainMissing(str(error)) from None
-    if "ziglang" in command:
-        raise DpuToolchainMissing("DPU programs need gcc or clang for x32 code (apt-get install gcc)")
-    return command
 
 
 @functools.lru_cache(maxsize=16)
@@ -145,16 +142,8 @@ def _include_flags(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("-isystem", str(DPU_HEADERS), "-isystem", own.stdout.strip())
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-    if done.returncode:
-        words = "\n".join(done.stderr.strip().splitlines()[:30])
-        raise DpuCompileError(f"the compiler refused a DPU program\n{words}\nagain: {shlex.join(command)}")
-
-
-def _check_wram(program: bytes, tasklets: int, stack_bytes: int) -> None:
-    from .image import symbols
-
+def _check_wram(program: bytes, tasklets: int, stack_bytes: int) -> int:
+    """Returns the bytes of native code, as a by-product."""
     table = symbols(program)
     data = table["__bringup_data_end"].address - table["__bringup_wram_start"].address
     stacks = tasklets * stack_bytes
@@ -166,3 +155,4 @@ def _check_wram(program: bytes, tasklets: int, stack_bytes: int) -> None:
     mram = table["__sys_used_mram_end"].address - 0x08000000
     if mram > MRAM_BYTES:
         raise DpuCompileError(f"the program's MRAM variables take {mram:,} bytes, a DPU has {MRAM_BYTES:,}")
+    return table["__bringup_services"].address - 0x40000000

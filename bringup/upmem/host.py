@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .compiler import MRAM_BYTES, compile_program
+from .compiler import compile_program
+from .rv32 import calibration
+from .timing import LaunchTime, Sample, launch_time
+from .toolchain import MRAM_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +38,7 @@ DPUS_MAX = 2556
 _MRAM_AT = 0x08000000
 _TO, _FROM = 0, 1
 _FAULT = 9
+_SAMPLES_MAX = 4
 
 #: What is counted of a launch, per DPU; native/upmem.h has the same order.
 COUNTERS = (
@@ -105,9 +109,11 @@ def library() -> ctypes.CDLL:
         "bringup_upmem_counters": (None, by_pointer, pointer),
         "bringup_upmem_counter_count": (u32,),
         "bringup_upmem_limit": (None, by_pointer, ctypes.c_double),
+        "bringup_upmem_check": (ctypes.c_int, by_pointer),
         "bringup_upmem_mram": (pointer, by_pointer, ctypes.POINTER(u64)),
         "bringup_upmem_log": (pointer, by_pointer, u32, ctypes.POINTER(u64)),
         "bringup_upmem_failure": (text,),
+        "bringup_upmem_samples": (u32, by_pointer, pointer, u64),
     }
     for name, (result, *arguments) in signatures.items():
         function = getattr(loaded, name)
@@ -124,7 +130,9 @@ def _free(loaded: ctypes.CDLL, handle: _SetHandle) -> None:
 class DpuSet:
     """``count`` DPUs with 64 MB of MRAM each, of which only touched pages take memory here.
 
-    A launch that takes longer than ``seconds`` on this machine is a DpuFault.
+    A launch that takes longer than ``seconds`` on this machine is a DpuFault. ``checks`` makes a fault of DMA that
+    reads MRAM which neither the host nor DMA has written (the chip holds anything there, here it is 0); what a program
+    writes to MRAM by plain assignments, or Python through ``mram``, is not seen.
 
     >>> with DpuSet(2) as dpus:
     ...     dpus.load('''
@@ -138,7 +146,7 @@ class DpuSet:
     [60, 90]
     """
 
-    def __init__(self, count: int, *, seconds: float = 600.0) -> None:
+    def __init__(self, count: int, *, seconds: float = 600.0, checks: bool = False) -> None:
         self._c = library()
         self._handle = _SetHandle()
         if not 1 <= count <= DPUS_MAX:
@@ -150,6 +158,8 @@ class DpuSet:
         self._program = ctypes.c_void_p()
         self._symbols: dict[str, Symbol] = {}
         self._c.bringup_upmem_limit(ctypes.byref(self._handle), seconds)
+        if checks:
+            self._check(self._c.bringup_upmem_check(ctypes.byref(self._handle)))
 
     def __enter__(self) -> DpuSet:
         return self
@@ -162,13 +172,16 @@ class DpuSet:
         self._finalizer()
 
     # ---- programs ----
-    def load(self, program: str | bytes | Path, *, tasklets: int = 16, stack_bytes: int = 1024) -> None:
+    def load(
+        self, program: str | bytes | Path, *, tasklets: int = 16, stack_bytes: int = 1024, timed: bool = False
+    ) -> None:
         """Loads a program into every DPU: C text, a C file, or what ``compile_program`` returned.
 
+        ``timed`` lets ``time`` estimate its launches.
         WRAM gets the program's initial values; MRAM keeps its contents, but for initialised ``__mram`` variables.
         """
         if not isinstance(program, bytes):
-            program = compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes)
+            program = compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes, timed=timed)
         self._open()
         loaded = ctypes.c_void_p()
         self._check(self._c.dpu_load_from_memory(self._handle, program, len(program), ctypes.byref(loaded)))
@@ -315,6 +328,22 @@ class DpuSet:
         rows = np.zeros((self.count, len(COUNTERS)), np.uint64)
         self._c.bringup_upmem_counters(ctypes.byref(self._handle), rows.ctypes.data)
         return {name: rows[:, column] for column, name in enumerate(COUNTERS)}
+
+    def time(self, kernel: str | None = None) -> LaunchTime:
+        """How long the last launch takes on the chip: an estimate (timing.py), for a program loaded with ``timed``.
+
+        ``kernel`` names one of those that were fitted to measured times (``calibration.json``). A launch of the same
+        program with the same ``__host`` variables is counted once.
+        """
+        return launch_time(self.counters, self._samples(), calibration(), kernel=kernel)
+
+    def _samples(self) -> list[Sample]:
+        self._open()
+        rows = np.zeros((_SAMPLES_MAX, Sample.WIDTH))
+        count = self._c.bringup_upmem_samples(ctypes.byref(self._handle), rows.ctypes.data, rows.nbytes)
+        if not count:
+            raise DpuError("the last launch was not counted: load the program with timed=True, then launch")
+        return [Sample.of_row(row) for row in rows[:count]]
 
     def log(self) -> list[str]:
         """What each DPU has printed since the last call."""

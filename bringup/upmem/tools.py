@@ -16,8 +16,9 @@ from pathlib import Path
 from bringup import __version__
 from bringup.cache_directory import cache_directory, open_private
 
-from .compiler import HOST_HEADERS, compile_program
+from .compiler import compile_program
 from .host import LIBRARY
+from .toolchain import HOST_HEADERS
 
 _SWALLOWED = {"-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-flto", "-save-temps"}
 

@@ -149,7 +149,6 @@ def test_policy_errors_say_why(run_python: Any) -> None:
     ("driver", "options", "why"),
     [
         ("examples/drivers/dictmem.py", "", "its driver compiles none"),
-        ("sim", "mode=kernels,partitions=2", "kernels do not run on partitioned memory"),
     ],
 )
 def test_devices_without_kernels_say_so(driver: str, options: str, why: str, run_python: Any) -> None:

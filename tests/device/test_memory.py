@@ -241,9 +241,13 @@ del x
 assert mb(40).numel() == 40 * M
 assert torch.empty(40 * M, dtype=torch.uint8, device="sim:1").numel() == 40 * M
 """)
-    assert "40.00 MiB" in out
-    assert "64.00 MiB" in out
-    assert "sim:0" in out
+    lines = {line[:22].strip(): line[22:].split() for line in out.splitlines()[1:]}
+    assert out.startswith("sim:0 is out of memory: tried to allocate 40.00 MiB.\n")
+    assert lines["device memory"][:2] == ["64.00", "MiB"], out
+    assert lines["allocated"][:2] == lines["reserved"][:2] == ["40.00", "MiB"], out
+    assert lines["cached"][:2] == lines["largest free block"][:2] == ["0", "B"], out
+    assert "in flight" not in lines, out
+    assert "set_per_process_memory_fraction" not in out
 
 
 def test_the_cache_is_freed_before_giving_up(run_small: Callable[[str], str]) -> None:

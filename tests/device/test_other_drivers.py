@@ -45,6 +45,7 @@ VARIANTS = {
     "hostmem": Variant(HOSTMEM, "hostmem:0", frozenset({"flat", "fallbacks"})),
     "shard": sim("partitions=4,placement=shard", "partitions"),
     "shard of 8 bytes": sim("partitions=3,placement=shard,shard_block=8", "partitions", device="sim:1"),
+    "auto": sim("partitions=4,placement=auto", "partitions"),
     "replicate": sim("partitions=4,placement=replicate", "partitions"),
     "single": sim("partitions=4,placement=single", "partitions"),
     "library": sim("mode=library"),
@@ -55,7 +56,7 @@ VARIANTS = {
 }
 
 #: Variants whose ops are kernels.
-KERNELS = ("small", "trap", "edge_npu")
+KERNELS = ("small", "trap", "edge_npu", "shard", "shard of 8 bytes", "replicate", "single", "auto")
 #: Drawn by another algorithm there, or with other last bits in float64: the logarithm and the sine are bringup's own.
 DRAWN_BY_KERNELS = {"multinomial", "randn float64", "randperm"}
 

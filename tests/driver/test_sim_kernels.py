@@ -72,8 +72,8 @@ def test_only_kernels_mode_offers_kernels(make_sim):
         ("mode=kernels", True),
         ("mode=library", False),
         ("", True),
-        ("mode=kernels,partitions=4", False),  # all in partition 0, until a storage is sharded
-        ("mode=kernels,partitions=4,placement=shard", False),
+        ("mode=kernels,partitions=4,placement=shard", True),
+        ("mode=library,partitions=4", False),
     ]:
         one = make_sim(options, open_devices=False)
         assert [one.offers(method) for method in group] == [offered] * 4, options

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bringup.ir.arguments import bind_sizes
-from bringup.ir.bits import ulp_distance
 from bringup.ir.dtypes import Array, float64
 from bringup.ir.expr import Number, const
 from bringup.ir.index import Index, evaluate_sizes
@@ -26,6 +25,7 @@ from bringup.targets.c.render import general
 from bringup.targets.c.target import CTarget
 from bringup.targets.c.unit import Part, unit
 from bringup.targets.toolchain import compile_c
+from tests.loops.bits import ulp_distance
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOCATOR = ("allocator", "block_pool", "memory_report")
+ALLOCATOR = ("allocator", "block_pool")
 SOURCES = {
     "allocator_stress": ALLOCATOR,
     "runtime_stress": ("device", "waiting", "recording", *ALLOCATOR),

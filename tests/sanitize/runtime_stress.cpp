@@ -3,7 +3,7 @@
 // Build and run (from the repository root), with SAN = thread, or address,undefined, or left out:
 //   g++ -std=c++20 -O1 -g -fsanitize=$SAN -DBRINGUP_YIELD_POINTS -Ibringup/csrc -Ibringup/include
 //       tests/sanitize/runtime_stress.cpp
-//       bringup/csrc/runtime/{device,waiting,recording,allocator,block_pool,memory_report}.cpp
+//       bringup/csrc/runtime/{device,waiting,recording,allocator,block_pool}.cpp
 //       -pthread -o runtime_stress && ./runtime_stress
 // The driver is pretended: queued work is a number per stream, and it says when a handle is used that was destroyed.
 // tests/sanitize/put_back.py puts known mistakes back into the runtime and shows that this program finds each.

@@ -41,6 +41,7 @@ LAYERS = (
     "bringup.graph.export",
     "bringup.graph.compile",
     "bringup.jit",
+    "bringup.distributed",
     "bringup.torch_device",
     "bringup.profiler",
     "bringup.sanitizer",
@@ -212,7 +213,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 500, "profiler": 570, "the rest": 9330}
+CORE_LINES = {"distributed": 1170, "placement": 550, "profiler": 570, "the rest": 9290}
 
 
 def test_the_core_stays_small() -> None:

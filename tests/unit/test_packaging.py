@@ -80,7 +80,13 @@ def test_the_wheel_holds_the_binaries_and_no_sources(tmp_path: Path) -> None:
     for needed in ("bringup/_C.pyi", "bringup/kit/driver_checks.py", "bringup/drivers/sim/__init__.py"):
         assert needed in names
     assert "bringup/targets/c/math/error_function.c" in names  # text that generated kernels include
-    for needed in ("include/dpu/mram.h", "include/host/dpu.h", "runtime/runtime.c", "runtime/native.ld"):
+    for needed in (
+        "calibration.json",
+        "include/dpu/mram.h",
+        "include/host/dpu.h",
+        "runtime/runtime.c",
+        "runtime/native.ld",
+    ):
         assert f"bringup/upmem/{needed}" in names
     # Of programs that are built for users:
     parts = ("/targets/c/math/", "/riscv/runtime/", "/drivers/riscv/", "/upmem/runtime/")

@@ -30,31 +30,21 @@ c10::Stream stream_of(c10::DeviceIndex index) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, index), current_stream(index));
 }
 
-void host_to_device(const Tensor& to, const Tensor& from, bool non_blocking) {
+// Plain bytes between a tensor of ours and one of the CPU.
+void copy_bytes(const Tensor& to, const Tensor& from, bool non_blocking) {
   const NamedWork named("aten::copy_");
-  const c10::DeviceIndex index = to.device().index();
+  const bool inwards = on_device(to);
+  const Tensor &far = inwards ? to : from, &host = inwards ? from : to;
+  const c10::DeviceIndex index = far.device().index();
   translated([&] {
     Device& device = device_at(index);
-    const Location target = locate(*to.unsafeGetTensorImpl(), device);
-    device.copy(target.address, reinterpret_cast<uint64_t>(from.const_data_ptr()), to.nbytes(), BRINGUP_HOST_TO_DEVICE,
-                current_stream(index), target.pointer());
+    const Location place = locate(*far.unsafeGetTensorImpl(), device);
+    const auto bytes = reinterpret_cast<uint64_t>(inwards ? host.const_data_ptr() : host.mutable_data_ptr());
+    device.copy(inwards ? place.address : bytes, inwards ? bytes : place.address, to.nbytes(),
+                inwards ? BRINGUP_HOST_TO_DEVICE : BRINGUP_DEVICE_TO_HOST, current_stream(index), place.pointer());
     const bool recorded =
-        non_blocking && is_pinned(from.const_data_ptr()) && record_pinned(from.storage().data_ptr(), stream_of(index));
+        non_blocking && is_pinned(host.const_data_ptr()) && record_pinned(host.storage().data_ptr(), stream_of(index));
     if (!recorded) device.drain(current_stream(index)); // pageable memory may change as soon as we return
-  });
-}
-
-void device_to_host(const Tensor& to, const Tensor& from, bool non_blocking) {
-  const NamedWork named("aten::copy_");
-  const c10::DeviceIndex index = from.device().index();
-  translated([&] {
-    Device& device = device_at(index);
-    const Location source = locate(*from.unsafeGetTensorImpl(), device);
-    device.copy(reinterpret_cast<uint64_t>(to.mutable_data_ptr()), source.address, to.nbytes(), BRINGUP_DEVICE_TO_HOST,
-                current_stream(index), source.pointer());
-    const bool recorded =
-        non_blocking && is_pinned(to.const_data_ptr()) && record_pinned(to.storage().data_ptr(), stream_of(index));
-    if (!recorded) device.drain(current_stream(index));
   });
 }
 
@@ -178,8 +168,8 @@ void between_devices(const Tensor& to, const Tensor& from, bool non_blocking) {
     return;
   }
   Tensor host = at::empty_like(packed, packed.options().device(c10::kCPU));
-  device_to_host(host, packed, false);
-  host_to_device(to, host, false);
+  copy_bytes(host, packed, false);
+  copy_bytes(to, host, false);
 }
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -219,18 +209,16 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       Tensor host = at::empty_like(self, self.options().device(c10::kCPU));
       if (self.is_conj()) host._set_conj(true); // the bytes that are stored are those behind the flags
       if (self.is_neg()) host._set_neg(true);
-      host_to_device(self, host.copy_(from), false);
+      copy_bytes(self, host.copy_(from), false);
     } else {
       Tensor host = at::empty_like(from, from.options().device(c10::kCPU));
-      device_to_host(host, from, false);
+      copy_bytes(host, from, false);
       if (from.is_conj()) host._set_conj(true);
       if (from.is_neg()) host._set_neg(true);
       self.copy_(host);
     }
-  } else if (on_device(self)) {
-    host_to_device(self, from, non_blocking);
   } else {
-    device_to_host(self, from, non_blocking);
+    copy_bytes(self, from, non_blocking);
   }
   return self;
 }

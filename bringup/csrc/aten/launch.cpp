@@ -5,6 +5,7 @@
 
 #include <list>
 
+#include "placement/placed_launch.h"
 #include "pytorch/allocator.h"
 #include "pytorch/context.h"
 
@@ -29,7 +30,14 @@ uint64_t address_of(const at::Tensor& tensor, int64_t extra) {
 
 } // namespace
 
+uint64_t number_argument(const Patch& patch, const Given& given) {
+  if (patch.source == Source::number)
+    return given.numbers[patch.slot].bits(static_cast<c10::ScalarType>(patch.extra & ~kWrap), patch.extra & kWrap);
+  return patch.source == Source::seed ? given.draws[patch.slot].seed : given.draws[patch.slot].offset;
+}
+
 void launch_plan(const char* label, Device& device, const Plan& plan, const Given& given) {
+  if (C10_UNLIKELY(device.partitioned())) return launch_over_partitions(label, device, plan, given);
   const auto stream = current_stream(given.device);
   c10::SmallVector<c10::DataPtr, 2> temporaries; // reused by the stream in its own order: dropped when all is queued
   for (uint64_t nbytes : plan.temporaries) temporaries.push_back(allocate_on(given.device, nbytes));
@@ -52,17 +60,8 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
         case Source::temporary:
           arg = reinterpret_cast<uint64_t>(temporaries[patch.slot].get()) + patch.extra;
           break;
-        case Source::number:
-          arg = given.numbers[patch.slot].bits(static_cast<c10::ScalarType>(patch.extra & ~kWrap), patch.extra & kWrap);
-          break;
-        case Source::seed:
-          arg = given.draws[patch.slot].seed;
-          break;
-        case Source::offset:
-          arg = given.draws[patch.slot].offset;
-          break;
-        case Source::immediate:
-          break;
+        default:
+          arg = number_argument(patch, given);
       }
     }
     uint32_t finished = 0;

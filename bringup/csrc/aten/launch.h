@@ -21,6 +21,9 @@ struct Given {
 // `label` names the op in the error of an index out of range.
 void launch_plan(const char* label, Device& device, const Plan& plan, const Given& given);
 
+// The value of an argument that is no address.
+uint64_t number_argument(const Patch& patch, const Given& given);
+
 at::Tensor new_tensor(c10::DeviceIndex index, const OutputSpec& spec);
 
 // A whole graph, ready to run: the plan's outputs and its arena are new at each run.

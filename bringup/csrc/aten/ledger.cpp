@@ -154,10 +154,10 @@ Refusal::~Refusal() { t_refusal = before_; }
 
 std::string no_kernel_on(int device) {
   Device& where = device_at(device);
-  const char* reason = where.spec().partitions > 1 ? "kernels do not run on partitioned memory"
-                       : !where.runs_kernels()     ? "its driver compiles none"
-                       : *t_refusal                ? t_refusal
-                                                   : "the op has no lowering";
+  const char* reason = !where.driver.kernels   ? "its driver compiles none"
+                       : !where.runs_kernels() ? "its driver moves nothing between memory partitions"
+                       : *t_refusal            ? t_refusal
+                                               : "the op has no lowering";
   return " has no kernel on " + where.label() + " (" + reason + ")";
 }
 

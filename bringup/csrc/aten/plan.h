@@ -49,6 +49,7 @@ struct Patch { // an argument that a call fills in
 constexpr int64_t kWrap = 256;
 
 struct LoadedKernel;
+struct Spread; // placement/spread.h
 
 struct KernelLaunch {
   const LoadedKernel* kernel = nullptr;
@@ -57,6 +58,7 @@ struct KernelLaunch {
   std::vector<uint64_t> args; // immediates in place
   uint32_t address_count = 0; // leading arguments that are addresses
   std::vector<Patch> patches;
+  std::shared_ptr<const Spread> spread; // on partitioned memory: how it may be shared out
 };
 
 struct OutputSpec {                                   // a new tensor, or an argument

@@ -34,8 +34,6 @@ at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex inde
 // ---- what an op costs a described chip: flops by formula for the heavy ops, one per element otherwise ----
 
 using Tensors = c10::ArrayRef<at::Tensor>;
-using Formula = double (*)(Tensors in, Tensors out, bool transposed);
-
 double elements(Tensors tensors) {
   double sum = 0;
   for (const at::Tensor& tensor : tensors)
@@ -43,42 +41,43 @@ double elements(Tensors tensors) {
   return sum;
 }
 
-// `k` is the last dimension of the left factor: 2·k flops per output element.
-double matmul(Tensors in, Tensors out, bool) {
-  return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[0].size(-1));
-}
-double matmul_with_bias(Tensors in, Tensors out, bool) {
-  return 2.0 * elements(out.slice(0, 1)) * static_cast<double>(in[1].size(-1)) + elements(out.slice(0, 1));
-}
-// The weights of one filter, per element of the side that has a filter per channel: the output, or the input if
-// transposed.
-double per_filter(const at::Tensor& side, const at::Tensor& weight) {
-  return 2.0 * static_cast<double>(side.numel()) * static_cast<double>(weight.numel()) /
-         static_cast<double>(weight.size(0));
-}
-double convolution(Tensors in, Tensors out, bool transposed) { return per_filter(transposed ? in[0] : out[0], in[1]); }
-// Gradients of input and weight, each as much work as the forward.
-double convolution_backward(Tensors in, Tensors, bool transposed) {
-  return 2.0 * per_filter(transposed ? in[1] : in[0], in[2]);
-}
-double attention_flops(Tensors in, Tensors, bool) { // q·kᵀ and p·v
-  return 4.0 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].size(-2));
+// Multiply-adds of the heavy ops: the elements of one tensor, each with so many terms. Of convolutions that tensor is
+// the side with a filter per channel: the output, or the input if transposed.
+struct HeavyOp {
+  enum Terms : uint8_t { last_dimension, second_to_last, filter } terms;
+  uint8_t factor; // which input has that dimension, or is the weight
+  int8_t counted; // which input is counted; -1: the output
+  double flops = 2;
+  bool bias = false; // is added to the output
+};
+
+const std::unordered_map<std::string, HeavyOp>& heavy_ops() {
+  using Op = HeavyOp;
+  static const auto* table = new std::unordered_map<std::string, Op>{
+      {"aten::mm", {Op::last_dimension, 0, -1}},
+      {"aten::bmm", {Op::last_dimension, 0, -1}},
+      {"aten::mv", {Op::last_dimension, 0, -1}},
+      {"aten::dot", {Op::last_dimension, 0, -1}},
+      {"aten::linear", {Op::last_dimension, 0, -1}},
+      {"aten::addmm", {Op::last_dimension, 1, -1, 2, true}},
+      {"aten::baddbmm", {Op::last_dimension, 1, -1, 2, true}},
+      {"aten::addmv", {Op::last_dimension, 1, -1, 2, true}},
+      {"aten::convolution", {Op::filter, 1, -1}},
+      {"aten::convolution_backward", {Op::filter, 2, 0, 4}}, // gradients of input and weight
+      {"aten::_scaled_dot_product_fused_attention_overrideable", {Op::second_to_last, 1, 0, 4}}}; // q·kᵀ and p·v
+  return *table;
 }
 
-const std::unordered_map<std::string, Formula>& formulas() {
-  static const auto* table = new std::unordered_map<std::string, Formula>{
-      {"aten::mm", matmul},
-      {"aten::bmm", matmul},
-      {"aten::mv", matmul},
-      {"aten::dot", matmul},
-      {"aten::linear", matmul},
-      {"aten::addmm", matmul_with_bias},
-      {"aten::baddbmm", matmul_with_bias},
-      {"aten::addmv", matmul_with_bias},
-      {"aten::convolution", convolution},
-      {"aten::convolution_backward", convolution_backward},
-      {"aten::_scaled_dot_product_fused_attention_overrideable", attention_flops}};
-  return *table;
+double flops_of(const HeavyOp& op, Tensors in, Tensors out, bool transposed) {
+  const at::Tensor& factor = in[op.factor];
+  const int counted = op.terms == HeavyOp::filter && transposed ? op.counted + 1 : op.counted;
+  const auto elements = static_cast<double>((counted < 0 ? out[0] : in[counted]).numel());
+  double terms = 0;
+  if (op.terms == HeavyOp::filter)
+    terms = static_cast<double>(factor.numel()) / static_cast<double>(factor.size(0));
+  else
+    terms = static_cast<double>(factor.size(op.terms == HeavyOp::last_dimension ? -1 : -2));
+  return op.flops * elements * terms + (op.bias ? elements : 0);
 }
 
 } // namespace
@@ -91,9 +90,9 @@ void charge(Device& device, const OpRecord& op, Tensors in, Tensors out, bool tr
       if (tensor.defined() && tensor.layout() == c10::kStrided) bytes += static_cast<double>(tensor.nbytes());
   for (const at::Tensor& tensor : out)
     if (tensor.defined()) dtype = dtype_code(tensor.scalar_type());
-  const auto formula = formulas().find(op.base_name);
+  const auto heavy = heavy_ops().find(op.base_name);
   const double flops =
-      formula == formulas().end() ? std::max(elements(in), elements(out)) : formula->second(in, out, transposed);
+      heavy == heavy_ops().end() ? std::max(elements(in), elements(out)) : flops_of(heavy->second, in, out, transposed);
   translated([&] { device.charge(current_stream(static_cast<c10::DeviceIndex>(device.index)), dtype, flops, bytes); });
 }
 

@@ -10,6 +10,8 @@
 #include "aten/own_kernels.h"
 #include "aten/random.h"
 #include "aten/route.h"
+#include "placement/operands.h"
+#include "placement/spread.h"
 #include "python/bindings.h"
 #include "pytorch/allocator.h"
 
@@ -32,10 +34,12 @@ Number number_from(const py::handle& value) {
 }
 
 KernelLaunch launch_from(const py::handle& description) {
+  const auto parts = description.cast<py::tuple>();
   const auto [kernel, units, flops, bytes, args] =
-      description.cast<std::tuple<uint64_t, uint64_t, double, double, py::sequence>>();
+      parts[py::slice(0, 5, 1)].cast<std::tuple<uint64_t, uint64_t, double, double, py::sequence>>();
   const LoadedKernel* loaded = translated([&] { return &loaded_kernel(kernel); });
-  KernelLaunch launch{loaded, units, flops, bytes, {}, 0, {}};
+  KernelLaunch launch{loaded, units, flops, bytes, {}, 0, {}, nullptr};
+  if (parts.size() > 5) launch.spread = spread_from(parts[5]);
   bool addresses = true;
   for (const py::handle& item : args) {
     const auto [kind, a, b] = item.cast<std::tuple<int, py::object, int64_t>>();
@@ -268,15 +272,13 @@ void call_first_use() {
   }
 }
 
-py::dict cache_info() {
+std::map<std::string, uint64_t> cache_info() {
   const KernelCacheInfo info = kernel_cache_info();
-  py::dict result;
-  result["entries"] = info.entries;
-  result["hits"] = info.hits;
-  result["misses"] = info.misses;
-  result["plans"] = info.plans;
-  result["refused"] = info.refused;
-  return result;
+  return {{"entries", info.entries},
+          {"hits", info.hits},
+          {"misses", info.misses},
+          {"plans", info.plans},
+          {"refused", info.refused}};
 }
 
 } // namespace
@@ -357,6 +359,7 @@ void bind_kernels(py::module_& module) {
   });
   module.def("kernel_cache_info", &cache_info);
   module.def("kernel_cache_clear", &kernel_cache_clear);
+  module.def("relayouts", [] { return std::make_pair(moves_so_far().count.load(), moves_so_far().bytes.load()); });
 }
 
 } // namespace bringup

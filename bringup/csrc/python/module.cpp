@@ -30,8 +30,9 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // The error that torch raises has them as its cause, with file and line; those that end a program (KeyboardInterrupt,
 // SystemExit) stay what they are. Where there is no device at all, the cause is what went wrong at activation.
 
-// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists.
-void raise_with_cause(const Error& error) {
+// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists. Where
+// memory ran out Python says what holds it.
+void raise_with_cause(Error& error) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   try {
@@ -41,7 +42,12 @@ void raise_with_cause(const Error& error) {
       raised = py::module_::import("bringup.driver.in_use").attr("absent_error")();
     } else {
       const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
-      if (cause.is_none()) return;
+      if (cause.is_none()) {
+        if (error.status != BRINGUP_OUT_OF_MEMORY) return;
+        const auto memory = py::module_::import("bringup.torch_device.memory");
+        error = Error(error.status, memory.attr("out_of_memory_message")(error.what()).cast<std::string>());
+        return;
+      }
       raised = cause;
       if (PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception)) {
         try {
@@ -65,47 +71,25 @@ void raise_with_cause(const Error& error) {
 
 // ---- host functions ----
 
-// One host function on its way through a driver. A driver may run it at once and still report a failure of something
-// else, so both sides hold it.
-struct Errand {
-  py::object function;
-  std::atomic<bool> ran{false};
-  ~Errand() { // may end on a stream's thread; after the interpreter it is left to the process's end
-    if (!Py_IsInitialized()) {
-      function.release();
-      return;
-    }
-    py::gil_scoped_acquire gil;
-    function = py::object();
-  }
-};
-using SharedErrand = std::shared_ptr<Errand>;
-
-void run_errand(void* argument) {
-  std::unique_ptr<SharedErrand> errand(static_cast<SharedErrand*>(argument));
-  (*errand)->ran = true;
-  if (!Py_IsInitialized()) return;
-  py::gil_scoped_acquire gil;
-  try {
-    (*errand)->function();
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("a host function of a device stream");
-  }
-}
-
 void host_function(int device, int64_t stream, py::object function) {
   if (!PyCallable_Check(function.ptr())) throw py::type_error("a host function must be callable");
-  const auto errand = std::make_shared<Errand>(std::move(function));
-  auto* argument = new SharedErrand(errand);
-  py::gil_scoped_release no_gil;
-  translated([&] {
-    try {
-      device_at(device).host_function(static_cast<int32_t>(stream), &run_errand, argument);
-    } catch (...) {
-      if (!errand->ran) delete argument;
-      throw;
-    }
+  // The last reference may go on a stream's thread: it takes the GIL for that, or leaves it to the process's end.
+  std::shared_ptr<py::object> held(new py::object(std::move(function)), [](py::object* object) {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    delete object;
   });
+  auto call = [held = std::move(held)] {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    try {
+      (*held)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a host function of a device stream");
+    }
+  };
+  py::gil_scoped_release no_gil;
+  host_function_on(device_at(device), static_cast<int32_t>(stream), std::move(call));
 }
 
 // ---- descriptions ----
@@ -179,6 +163,7 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "shut_down",
       [] {
+        leave_groups();
         Registry::get().tell_unheard_failures(); // before the fence's work takes them
         fence_autograd_workers();
         Registry::get().shut_down();
@@ -232,6 +217,7 @@ PYBIND11_MODULE(_C, module) {
   bind_kernels(module);
   bind_jit(module);
   bind_observers(module);
+  bind_distributed(module);
   raise_hook = raise_with_cause;
 }
 

@@ -93,6 +93,8 @@ c10::intrusive_ptr<c10::StorageImpl> host_alias(c10::StorageImpl* storage, int64
 
 namespace {
 
+void delete_block(void* context);
+
 c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_size_t, c10::SymInt size_bytes,
                                                   c10::DataPtr data, c10::Allocator* allocator, bool resizable) {
   const int64_t nbytes = size_bytes.guard_int(__FILE__, __LINE__);
@@ -102,7 +104,12 @@ c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_siz
                                                   std::move(data), allocator, resizable);
   if (index >= 0 && index < Registry::get().device_count()) {
     Device& device = Registry::get().device(index);
-    if (device.is_open()) storage->placement = device.spec().default_placement;
+    if (device.partitioned()) {
+      const auto* block = storage->data_ptr().get_deleter() == &delete_block
+                              ? static_cast<const Block*>(storage->data_ptr().get_context())
+                              : nullptr;
+      storage->placement = block ? block->placement : device.placement_of_new(static_cast<uint64_t>(nbytes));
+    }
   }
   return storage;
 }
@@ -309,7 +316,7 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_pl
     Device& device = Registry::get().device(index);
     device.ensure_open();
     if (nbytes == 0) return c10::DataPtr(nullptr, torch_device);
-    const bringup_placement& wanted = placement ? *placement : device.spec().default_placement;
+    const bringup_placement wanted = placement ? *placement : device.placement_of_new(nbytes);
     Block* block =
         device.memory().allocate(device.physical_bytes(nbytes, wanted), device.memory_pool(current_stream(index)));
     block->placement = wanted;

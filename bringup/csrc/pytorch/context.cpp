@@ -2,6 +2,7 @@
 #include "pytorch/context.h"
 
 #include <array>
+#include <atomic>
 
 namespace bringup {
 
@@ -10,11 +11,12 @@ thread_local c10::DeviceIndex t_device = 0;
 thread_local std::array<int8_t, 128> t_streams{};
 } // namespace
 
-void (*raise_hook)(const Error& error) = nullptr;
+void (*raise_hook)(Error& error) = nullptr;
 
 void raise(const Error& error) {
-  if (raise_hook) raise_hook(error);
-  raise_without_cause(error);
+  Error told = error;
+  if (raise_hook) raise_hook(told);
+  raise_without_cause(told);
 }
 
 void raise_without_cause(const Error& error) {
@@ -49,6 +51,38 @@ int32_t current_stream(c10::DeviceIndex index) noexcept { return t_streams[stati
 
 int32_t exchange_stream(c10::DeviceIndex index, int32_t stream) noexcept {
   return std::exchange(t_streams[static_cast<uint8_t>(index) & 127], static_cast<int8_t>(stream));
+}
+
+namespace {
+
+// One host function on its way through a driver. A driver may run it at once and still report a failure of something
+// else, so both sides hold it.
+struct Errand {
+  std::function<void()> work;
+  std::atomic<bool> ran{false};
+};
+using SharedErrand = std::shared_ptr<Errand>;
+
+void run_errand(void* argument) {
+  std::unique_ptr<SharedErrand> errand(static_cast<SharedErrand*>(argument));
+  (*errand)->ran = true;
+  (*errand)->work();
+}
+
+} // namespace
+
+void host_function_on(Device& device, int32_t stream, std::function<void()> work) {
+  auto errand = std::make_shared<Errand>();
+  errand->work = std::move(work);
+  auto* argument = new SharedErrand(errand);
+  translated([&] {
+    try {
+      device.host_function(stream, &run_errand, argument);
+    } catch (...) {
+      if (!errand->ran) delete argument;
+      throw;
+    }
+  });
 }
 
 } // namespace bringup

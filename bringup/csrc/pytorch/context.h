@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 
+#include <functional>
 #include <utility>
 
 #include "runtime/device.h"
@@ -16,8 +17,8 @@ inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 // Throws the torch exception (and so the Python one) that fits the status.
 [[noreturn]] void raise(const Error& error);
 [[noreturn]] void raise_without_cause(const Error& error);
-// Called first by raise(); throws where more is known of an error than its text.
-extern void (*raise_hook)(const Error& error);
+// Called first by raise(); throws where more is known of an error than its text, or writes a longer text.
+extern void (*raise_hook)(Error& error);
 
 template <class F>
 auto translated(F&& work) -> decltype(work()) {
@@ -37,6 +38,11 @@ int32_t exchange_stream(c10::DeviceIndex index, int32_t stream) noexcept;
 inline Device& device_at(int32_t index) { // wider than c10::DeviceIndex, so that 300 is refused and not 44
   return translated([&]() -> Device& { return Registry::get().device(index); });
 }
+
+// Runs on the stream's thread, in its order; a device without host functions runs it at once.
+void host_function_on(Device& device, int32_t stream, std::function<void()> work);
+
+void leave_groups(); // of processes, when the program ends: nothing waits for other ranks any more
 
 // Registrations, each in its own file; attach() calls them once.
 void register_guard();

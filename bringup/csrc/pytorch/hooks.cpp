@@ -61,7 +61,10 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   const c10::DeviceIndex index = storage.device().index();
   Device& device = device_at(index);
-  const bringup_placement wanted = placement_of(impl);
+  // What had no bytes yet had no place for them either.
+  const bringup_placement wanted =
+      impl->nbytes() || device.spec().default_placement.block ? placement_of(impl) : device.placement_of_new(nbytes);
+  if (StorageImpl* extras = extras_of(impl)) extras->placement = wanted;
   c10::DataPtr fresh = allocate_on(index, nbytes, &wanted);
   const size_t kept = std::min(nbytes, impl->nbytes());
   if (kept > 0) {

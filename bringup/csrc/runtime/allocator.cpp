@@ -291,13 +291,13 @@ struct CachingAllocator::State {
   }
 
   [[noreturn]] void throw_out_of_memory(uint64_t nbytes) {
-    std::unique_lock lock(mutex);
-    ++pool.stats.num_ooms;
-    pool.merge_quick();
-    const MemoryStats stats = pool.stats;
-    const MemoryLimits limits{memory_bytes, limit, pool.largest_free(), fraction};
-    lock.unlock();
-    throw Error(BRINGUP_OUT_OF_MEMORY, out_of_memory_message(backend.label(), nbytes, stats, limits));
+    {
+      std::lock_guard lock(mutex);
+      ++pool.stats.num_ooms;
+    }
+    // bringup/torch_device/memory.py reads this, and says what the memory is used for.
+    throw Error(BRINGUP_OUT_OF_MEMORY,
+                backend.label() + " is out of memory: tried to allocate " + std::to_string(nbytes) + " bytes");
   }
 };
 

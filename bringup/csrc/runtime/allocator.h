@@ -63,15 +63,6 @@ struct MemoryStats {
   }
 };
 
-// Text for people (memory_report.cpp). `limit` is UINT64_MAX, `total` 0 where there is none or it is unknown.
-struct MemoryLimits {
-  uint64_t total, limit, largest_free;
-  double fraction;
-};
-std::string format_bytes(uint64_t nbytes); // "1.50 MiB"
-std::string out_of_memory_message(const std::string& label, uint64_t nbytes, const MemoryStats& stats,
-                                  const MemoryLimits& limits);
-
 struct BlockSnapshot {
   uint64_t address, size, requested;
   bool allocated; // held by a tensor
@@ -89,7 +80,7 @@ class CachingAllocator {
   explicit CachingAllocator(MemoryBackend& backend);
   ~CachingAllocator(); // leaves segments to the driver: it may be gone by then
 
-  // nbytes > 0. Throws Error{BRINGUP_OUT_OF_MEMORY} with a readable summary when even an empty cache does not help.
+  // nbytes > 0. Throws Error{BRINGUP_OUT_OF_MEMORY} when even an empty cache does not help.
   Block* allocate(uint64_t nbytes, int32_t stream);
   // Called from tensor destructors: never throws. A driver that fails here delays the reuse of the block, no more.
   void free(Block* block) noexcept;

@@ -270,16 +270,6 @@ BlockNode* BlockPool::find(uint64_t address) const {
   return node;
 }
 
-uint64_t BlockPool::largest_free() const {
-  uint64_t largest = 0;
-  for (const auto& [stream, pools] : pools_) {
-    for (const auto& cached : pools->cached) {
-      if (!cached.empty()) largest = std::max(largest, (*cached.rbegin())->size);
-    }
-  }
-  return largest;
-}
-
 std::vector<SegmentSnapshot> BlockPool::snapshot() const {
   std::vector<SegmentSnapshot> result;
   for (const auto& [address, entry] : segments_) {

@@ -93,7 +93,6 @@ class BlockPool {
   void restore_segment(const Segment& segment);
 
   BlockNode* find(uint64_t address) const;
-  uint64_t largest_free() const; // call merge_quick first
   std::vector<SegmentSnapshot> snapshot() const;
 
   MemoryStats stats;

@@ -185,7 +185,7 @@ void Device::open_slow() {
     if (spec.host_library && !spec.host_visible)
       complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
     const auto& placement = spec.default_placement;
-    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && (placement.block == 0 || placement.block % 8))
+    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && placement.block % 8)
       complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
   }
   lock.lock();
@@ -200,6 +200,14 @@ void Device::open_slow() {
   lock.unlock();
   if (failure) throw *failure;
   if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
+}
+
+bringup_placement Device::placement_of_new(uint64_t nbytes) const {
+  bringup_placement placement = spec_.default_placement;
+  if (placement.kind != BRINGUP_SHARD || placement.block != 0) return placement;
+  if (nbytes <= 4096) return {BRINGUP_REPLICATE, 0, 0, 0};
+  placement.block = ((nbytes + spec_.partitions - 1) / spec_.partitions + 7) / 8 * 8;
+  return placement;
 }
 
 uint64_t Device::physical_bytes(uint64_t nbytes, const bringup_placement& placement) const {

@@ -160,7 +160,8 @@ class Device final : public MemoryBackend {
   }
   std::string label() override;
   CachingAllocator& memory() { return *memory_; }
-  // Bytes needed in every partition for a storage of nbytes with the default placement.
+  // How a new storage lies, and the bytes it needs in every partition.
+  bringup_placement placement_of_new(uint64_t nbytes) const;
   uint64_t physical_bytes(uint64_t nbytes, const bringup_placement& placement) const;
 
   // ---- streams: id 0 is the default; 1…32 normal, 33…64 high priority, created on first use ----
@@ -177,6 +178,10 @@ class Device final : public MemoryBackend {
     const Stream& slot = streams_[stream];
     return slot.finished.load(std::memory_order_acquire) < slot.queued.load(std::memory_order_acquire);
   }
+  // A failure of queued work, for the next use of the stream that its user sees.
+  void keep_failure(int32_t stream, const Error& error) noexcept;
+  // Throws what was kept of the stream's failures, and the one just met.
+  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   bool failed(int32_t stream) const { return streams_[stream].failed.load(std::memory_order_relaxed); }
   // The host may touch what the stream works on once this returns. Costs two loads when the stream is idle.
   void drain(int32_t stream) {
@@ -220,8 +225,10 @@ class Device final : public MemoryBackend {
   // ---- work ----
   void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
             const bringup_placement* placement = nullptr);
-  // Compiled kernels, on memory that is one piece. A device whose library is the CPU's code has no use for them.
-  bool runs_kernels() { return driver.kernels && !spec().host_library && spec().partitions <= 1; }
+  // Compiled kernels. A device whose library is the CPU's code has no use for them; over partitions they need relayout.
+  bool runs_kernels() {
+    return driver.kernels && !spec().host_library && (spec().partitions <= 1 || driver.api.relayout);
+  }
   uint64_t load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel); // its id; `name` is the entry
   // Fills in the stream and, where the caller does not ask, `finished`.
   void launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream);
@@ -275,9 +282,6 @@ class Device final : public MemoryBackend {
   [[noreturn]] void refuse(State state);
   Event record_now(int32_t stream, uint32_t flags = 0);
   std::optional<Error> wait_for(const Event& event);
-  void keep_failure(int32_t stream, const Error& error) noexcept;
-  // Throws what was kept of the stream's failures, and the one just met.
-  void tell_failure(int32_t stream, const std::optional<Error>& met = std::nullopt);
   void finish_until(int32_t stream, uint64_t seen);
   // Returns when what quiet waits may have taken from the driver is kept.
   void await_quiet_waits(int32_t stream);

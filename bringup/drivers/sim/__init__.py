@@ -10,7 +10,8 @@ memory           per device, with K, M or G (default 4G); partitions share it ev
 mode             ``kernels`` (default: bringup's, compiled for this CPU) or ``library`` (ATen's, on device memory)
 threads          cores that share the work of one large kernel (default: all this process may use)
 trap             1: host code that touches device memory by its device address gets a ``HostAccessError``
-partitions       memory partitions (default 1: flat); ``placement`` single, shard or replicate; ``shard_block`` bytes
+partitions       memory partitions (default 1: flat); ``placement`` single, shard (``shard_block`` bytes), replicate,
+                 or auto: in one piece per partition, small storages replicated
 fail             injected faults: ``fail=alloc:0.01,copy:0.01,launch:0.01,event:0.01``, repeatable by ``seed``
 jitter           a seed: queued work is delayed at random, and short work queued too; finds missing waits
 profile          a chip description (TOML file, or a name in ``profiles/``): device time becomes that chip's time

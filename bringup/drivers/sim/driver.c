@@ -44,8 +44,7 @@ static int32_t create(uint32_t abi_version, const char *text, bringup_driver *dr
   sim_watch_forks();
   sim *s = new_sim(&options);
   if (!s) return sim_fail(BRINGUP_ERROR, "no host memory for the simulator");
-  /* A kernel finds its bytes in one piece, and a storage of partitioned memory can be moved apart at any time. */
-  int kernels = !options.library && options.partitions == 1;
+  int kernels = !options.library;
   *driver = (bringup_driver){
       .abi_version = BRINGUP_ABI_VERSION,
       .struct_size = sizeof *driver,

@@ -14,12 +14,29 @@ int32_t sim_report_status(const sim_report *report) {
                   (long long)report->index, (long long)report->extent, report->kernel->name);
 }
 
+/* Each partition's share, on its own memory; the first failed check counts. */
+static void run_in_partitions(sim_device *d, const sim_work *work, sim_report *report) {
+  uint64_t args[SIM_MAX_ARGS];
+  uint32_t count = work->as.launch.arg_count;
+  for (uint64_t p = 0; p < work->as.launch.partitions; p++) {
+    int64_t words[3] = {0, 0, 0};
+    if (!work->as.launch.partition_grid[p]) continue;
+    memcpy(args, work->as.launch.args + p * count, count * sizeof *args);
+    for (uint32_t i = 0; i < work->as.launch.address_count; i++)
+      if (args[i]) args[i] += (uint64_t)d->host_offset + p * d->stride;
+    work->as.launch.kernel->function(args, 0, (int64_t)work->as.launch.partition_grid[p], words);
+    if (words[0] && !report->kernel) *report = (sim_report){work->as.launch.kernel, words[1], words[2]};
+  }
+}
+
 static void run_launch(sim_stream *stream, sim_work *work) {
   const sim_kernel *kernel = work->as.launch.kernel;
   sim_report *report = &work->as.launch.report;
   int64_t grid = work->as.launch.grid;
   report->kernel = NULL;
-  if (work->host_ns >= SIM_SPLIT_NS && grid > 1 && stream->device->owner->options.threads > 1) {
+  if (work->as.launch.partitions) {
+    run_in_partitions(stream->device, work, report);
+  } else if (work->host_ns >= SIM_SPLIT_NS && grid > 1 && stream->device->owner->options.threads > 1) {
     sim_workers_run(stream->device, kernel, work->as.launch.args, grid, work->host_ns, report);
   } else if (grid > 0) {
     int64_t words[3] = {0, 0, 0};
@@ -32,10 +49,14 @@ static void run_launch(sim_stream *stream, sim_work *work) {
 }
 
 static int keep_args(sim_work *work) {
-  size_t size = work->as.launch.arg_count * sizeof(uint64_t);
-  uint64_t *copy = malloc(size ? size : 1);
+  size_t parts = work->as.launch.partitions, size = work->as.launch.arg_count * sizeof(uint64_t) * (parts ? parts : 1);
+  uint64_t *copy = malloc(size + parts * sizeof(uint64_t) + 1);
   if (!copy) return 0;
   if (size) memcpy(copy, work->as.launch.args, size);
+  if (parts) {
+    memcpy((char *)copy + size, work->as.launch.partition_grid, parts * sizeof(uint64_t));
+    work->as.launch.partition_grid = (uint64_t *)((char *)copy + size);
+  }
   work->as.launch.args = copy;
   return 1;
 }
@@ -54,6 +75,9 @@ static int32_t submit(sim_stream *stream, const sim_kernel *kernel, const bringu
   work.as.launch.kernel = kernel;
   work.as.launch.args = args;
   work.as.launch.arg_count = launch->arg_count;
+  work.as.launch.address_count = launch->address_count;
+  work.as.launch.partitions = launch->partition_count;
+  work.as.launch.partition_grid = launch->partition_grid;
   work.as.launch.grid = (int64_t)launch->grid;
   work.as.launch.correlation = launch->correlation;
   work.as.launch.bytes = launch->bytes;
@@ -91,6 +115,17 @@ static int32_t check(sim_device *d, const sim_kernel *kernel, const bringup_laun
   for (uint32_t i = 0; l->placements && i < l->address_count; i++)
     if (l->placements[i].kind != BRINGUP_SINGLE)
       return sim_fail(BRINGUP_UNSUPPORTED, "launch: argument %u lies in several partitions; kernels need it in one", i);
+  if (l->partition_count > d->owner->options.partitions ||
+      (l->partition_count && !(l->partition_args && l->partition_grid)))
+    return sim_fail(BRINGUP_INVALID, "launch: shares of %llu partitions%s; the device has %u",
+                    (unsigned long long)l->partition_count, l->partition_args ? "" : " at NULL",
+                    d->owner->options.partitions);
+  for (uint64_t p = 0; p < l->partition_count; p++)
+    for (uint32_t i = 0; i < l->address_count; i++) {
+      uint64_t address = l->partition_grid[p] ? l->partition_args[p * l->arg_count + i] : 0;
+      int32_t status = address ? sim_check_range(d, "launch argument", address, 0) : BRINGUP_OK;
+      if (status != BRINGUP_OK) return status;
+    }
   return BRINGUP_OK;
 }
 
@@ -106,6 +141,7 @@ int32_t sim_launch(void *self, int32_t index, uint64_t handle, const bringup_lau
   if (status == BRINGUP_OK) status = check(d, kernel, launch);
   if (status == BRINGUP_OK) status = sim_stream_ready(d, launch->stream, &stream);
   if (status != BRINGUP_OK) return status;
+  if (launch->partition_count) return submit(stream, kernel, launch, launch->partition_args);
   if (__builtin_expect(d->host_offset != 0, 0)) return submit_on_host_side(stream, kernel, launch);
   return submit(stream, kernel, launch, launch->args);
 }

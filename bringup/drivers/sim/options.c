@@ -104,8 +104,10 @@ static int32_t parse_placement(sim_options *o, const char *value) {
     o->placement.kind = BRINGUP_REPLICATE;
   else if (!strcmp(value, "shard"))
     o->placement.kind = BRINGUP_SHARD;
+  else if (!strcmp(value, "auto"))
+    o->placement = (bringup_placement){.kind = BRINGUP_SHARD};
   else
-    return bad("placement", value, "allowed are single, shard and replicate");
+    return bad("placement", value, "allowed are single, shard, replicate and auto");
   return BRINGUP_OK;
 }
 

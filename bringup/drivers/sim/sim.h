@@ -204,8 +204,10 @@ typedef struct sim_work {
     struct {
       const sim_kernel *kernel;
       const uint64_t *args; /* host-side addresses; the caller's until keep has run */
-      uint32_t arg_count;
+      uint32_t arg_count, address_count;
       int64_t grid;
+      uint64_t partitions;            /* 0: partition 0 alone, with args and grid */
+      const uint64_t *partition_grid; /* units of each; args are then those of all, one after the other */
       uint64_t correlation;
       double bytes;
       sim_report report; /* of work that ran inline */

@@ -45,7 +45,7 @@ def report_of(graph: CompiledGraph | SizedGraph) -> GraphReport:
 
 
 def report_text(graphs: Sequence[CompiledGraph | SizedGraph]) -> str:
-    """One line for each graph, and one for each op that is no kernel."""
+    """One line for each graph, and one for each op that is not a kernel."""
     lines = []
     for number, graph in enumerate(graphs):
         report = report_of(graph)

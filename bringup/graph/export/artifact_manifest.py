@@ -1,4 +1,4 @@
-"""A program as JSON and back. What is read is checked as if a stranger had written it: see docs/export.md."""
+"""A program as JSON and back. What is read is checked as if an attacker had written it: see docs/export.md."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class _Reader:
         need(shaped and (tree[0], tree[1][0], tree[2][0]) == ("tuple", "tuple", "dict"), "takes", "no arguments")
         need(all(type(key) is str for key, _ in tree[2][1:]), "takes", "an argument's name is a text")
         need(len(set(self._seen)) == len(self._seen), "takes", "an input is there twice")
-        for n, given in enumerate(self._inputs):  # a number that is written in is no argument, and decides no size
+        for n, given in enumerate(self._inputs):  # a number that is written in is not an argument, and decides no size
             written_in = given.dtype == INTEGER and all(size.input != n for size in self._sizes)
             need(n in self._seen or written_in, "takes", f"input {n} is not there")
         return tree
@@ -319,7 +319,7 @@ def _kernel(value: Any, where: str) -> Kernel:
     source = text(value, where, _LONGEST_KERNEL)
     try:
         kernel = parse(source)
-    except Exception as error:  # of the parser: whatever it stumbles over, this is no kernel
+    except Exception as error:  # of the parser: whatever it stumbles over, this is not a kernel
         raise ArtifactError(f"manifest: {where}: no kernel: {error}") from error
     # The disk cache knows kernels by their text: only the one text that a kernel has may name it.
     need(kernel_text(kernel) == source, where, "not as bringup prints kernels")

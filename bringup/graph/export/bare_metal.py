@@ -29,7 +29,7 @@ from bringup.ir.index import evaluate_sizes
 TARGET = "riscv"
 
 
-@export_target(TARGET, folds_batch_norms=True)
+@export_target(TARGET, folds_batch_norms=True, products_of_attention=True)
 def write_riscv(
     program: GraphProgram,
     constants: Sequence[memoryview],
@@ -143,7 +143,7 @@ def program_from_graph(
     module: GraphModule, arguments: Sequence[Any], static: Mapping[int, str], fold_batch_norm: bool = True
 ) -> tuple[StaticProgram, list[Any]]:
     """A graph of functional ops for the sizes of some arguments, and its results:
-    tensors to be made, or what is no tensor as it is.
+    tensors to be made, or what is not a tensor as it is.
 
     ``static`` names the arguments that become constants.
     """

@@ -1,8 +1,9 @@
 """Fusion of a graph's launches into fewer kernels, by the rules of docs/rules.md.
 
-The order to read: steps (its input and its output), formulas (sizes of the whole graph), piece (a kernel on its way),
-digits (where accesses meet), regrid and compose (two kernels on one grid), inline (a producer inside its reader's
-loads), settle (values out of memory), emit (back to a launch), order and greedy (who is tried with whom).
+The order to read: steps (its input and its output), formulas (sizes of the whole graph), piece (a kernel while it is
+fused), mixed_radix (where accesses meet), regrid and compose (two kernels on one grid), inline (a producer inside its
+reader's loads), forwarding (values that need no memory), emit (back to a launch), recompute_cost, order and greedy
+(which pairs are tried).
 """
 
 from bringup.graph.fusion.greedy import fuse_steps

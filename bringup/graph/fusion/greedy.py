@@ -391,7 +391,7 @@ class _Fusing:
     def _in_smaller_groups(
         self, members: tuple[int, ...], needed: Callable[[Memory], bool]
     ) -> list[tuple[Step, tuple[int, ...]]]:
-        """A group that is no kernel in the end: its steps once more, with less room for each kernel."""
+        """Fuses the steps of a rejected group again, with half the room for each kernel."""
         steps = [self.steps[member] for member in members]
         if len(members) <= 2 or self.limits.pointers <= _FEWEST:
             return [(step, (member,)) for step, member in zip(steps, members)]

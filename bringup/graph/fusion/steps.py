@@ -23,7 +23,7 @@ class Rule(str, Enum):
 
 @dataclass(frozen=True)
 class Opaque:
-    """A step that is no kernel (an eager op): nothing moves across it on the allocations that it touches."""
+    """A step that is not a kernel (an eager op): nothing moves across it on the allocations that it touches."""
 
     reads: frozenset[Memory]
     writes: frozenset[Memory]

@@ -105,7 +105,8 @@ typedef struct bringup_device_spec {
   uint32_t host_library; /* 1: run ATen's CPU kernels on device memory as this chip's own library */
   uint32_t partitions;   /* 0 or 1: flat memory */
   uint32_t peer_copy;    /* 1: copy_peer works between all devices of this driver */
-  bringup_placement default_placement; /* of new storages, where partitions > 1 */
+  bringup_placement default_placement; /* of new storages, where partitions > 1; SHARD with a block of 0: in one piece
+                                        * per partition, and small ones as REPLICATE */
   uint32_t capability_major;
   uint32_t capability_minor;
   double peak_flops;     /* float32, per second; 0 = unknown */
@@ -130,10 +131,16 @@ typedef struct bringup_launch {
   uint64_t stream;
   double flops; /* cost of the whole launch, for the clock and for scheduling */
   double bytes;
-  const bringup_placement *placements; /* one per argument, or NULL on flat devices */
+  const bringup_placement *placements; /* NULL: every address says where its bytes are */
   uint32_t *finished;   /* may be NULL; set to 1 where nothing of the launch is left to run when the call returns */
   const char *name;     /* what the kernel is called, for traces and messages; lives as long as the process */
   uint64_t correlation; /* another number for each launch of the process, never 0: by which a trace names it */
+  /* On partitioned devices the kernel runs in the first partition_count partitions, on the bytes there: partition p has
+   * the arguments partition_args[p * arg_count …], whose addresses are its own, and runs the units 0 …
+   * partition_grid[p]-1. 0: it runs once, on partition 0, with args and grid. */
+  uint64_t partition_count;
+  const uint64_t *partition_args;
+  const uint64_t *partition_grid;
 } bringup_launch;
 
 /* ---- library ops: a tuned function of the chip, which the core calls as it launches a kernel ---- */

@@ -91,7 +91,7 @@ def multilabel_margin_loss(call: Call, self: Tensor, target: Tensor, reduction: 
 def multilabel_margin_loss_backward(
     call: Call, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, is_target: Tensor
 ) -> None:
-    """A class that is no target goes down by each target it violates; a target goes up by each class."""
+    """A class that is not a target goes down by each target it violates; a target goes up by each class."""
     x, wide = _rows(self), opmath(self.dtype)
     rows, classes = x.shape
     k = call.kernel()

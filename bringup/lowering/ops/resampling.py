@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from bringup.ir.dtypes import DType, float32, float64, int64
+from bringup.ir.dtypes import DType, float32, float64, int32, int64
 from bringup.ir.expr import AsIndex, Cast, Expr, IndexValue, binary, const, unary
 from bringup.ir.index import AxisVar, Index
 from bringup.ir.kernel import Buffer
@@ -17,7 +17,7 @@ from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.ops.image_loops import grid_by_memory, scatter_planes
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
-from bringup.lowering.symbolic import IntLike
+from bringup.lowering.symbolic import IntLike, product
 
 Kind = Literal["nearest", "exact", "linear", "cubic"]
 #: One input element of a dimension and its weight (None: 1).
@@ -128,15 +128,88 @@ def resize(call: Call, x: Tensor, kind: Kind, align: bool, scales: Sequence[Numb
     if not nearest and not x.dtype.is_float:
         raise NoKernel(f"{call.op} has no kernel for {x.dtype}")
     wide = opmath(x.dtype) if x.dtype.is_float else float32
+    keep = kind == "nearest" and dims == 2  # the CPU's other kernels, and "exact", go by the scale
+    inputs = same_sizes(x.shape[-dims:], out.shape[-dims:])
+    sizes = list(zip(inputs, out.shape[-dims:], scales))
+
+    def looked_up(dim: int) -> Table | None:
+        source, result, scale = sizes[dim]
+        return _table(call, kind, source, result, align, scale, wide, keep)
+
+    # A dimension that vectors do not run along has its taps computed once for a row. Channels last there is no row.
+    last = looked_up(dims - 1)
+    tables: list[Table | None] = [None] * (dims - 1)
+    lead = out.shape[:-dims]
+    held = x
+    if dims > 1 and out.strides[-1] != 1:
+        tables = [looked_up(dim) for dim in range(dims - 1)]
+    elif dims > 1 and last is not None and product(inputs[:-1]) <= product(out.shape[-dims:-1]):
+        # Columns are gathered, one lane after the other: so once for each row of the input, and then whole rows are
+        # mixed. 1 x 64 x 56 x 56 to twice the size: nearest 11.8 ms all at once, 0.3 like this; bilinear 9.5 and 1.0.
+        held = call.temporary(x.dtype if nearest else wide, (*lead, *inputs[:-1], out.shape[-1]))
+        k = call.kernel()
+        axes = grid_by_memory(k, held)
+        source = k.read(x, (*lead, *inputs))
+        taps = [_looked_up(k, last, axes[-1], inputs[-1])]
+        k.store(k.write(held), axes, weighted(source, axes[:-1], taps, x.dtype if nearest else wide))
+        k.launch()
+        last, inputs = None, [*inputs[:-1], out.shape[-1]]
     k = call.kernel()
     axes = grid_by_memory(k, out)
-    inputs = same_sizes(x.shape[-dims:], out.shape[-dims:])
-    source = k.read(x, (*out.shape[:-dims], *inputs))
-    sizes = zip(axes[-dims:], inputs, out.shape[-dims:], scales)
-    keep = kind == "nearest" and dims == 2  # the CPU's other kernels, and "exact", go by the scale
-    taps = [taps_of(k, kind, u, m, n, align, scale, wide, keep) for u, m, n, scale in sizes]
+    source = k.read(held, (*lead, *inputs))
+    taps = []
+    for u, table, (m, n, scale) in zip(axes[-dims:], [*tables, last], sizes):
+        if table is not None:
+            taps.append(_looked_up(k, table, u, m))
+        else:
+            taps.append(taps_of(k, kind, u, m, n, align, scale, wide, keep))
+    if last is None:  # each column is where it belongs
+        taps[-1] = [(axes[-1], None)]
     k.store(k.write(out), axes, weighted(source, axes[:-dims], taps, x.dtype if nearest else wide))
     k.launch()
+
+
+#: The taps of each position of a dimension: places as int32, and weights where there are any.
+Table = list[tuple[Tensor, "Tensor | None"]]
+
+
+def _table(
+    call: Call,
+    kind: Kind,
+    source: IntLike,
+    result: IntLike,
+    align: bool,
+    scale: Number | None,
+    wide: DType,
+    keep: bool,
+) -> Table | None:
+    """Launches a kernel that computes the taps of the last dimension once, for all rows; None where it is kept."""
+    k = call.kernel()
+    u = k.grid(result)
+    taps = taps_of(k, kind, u, source, result, align, scale, wide, keep)
+    if taps[0][1] is None and taps[0][0] == u:
+        return None
+    table: Table = []
+    for at, weight in taps:
+        assert isinstance(at, AsIndex)
+        places = call.temporary(int32, (result,))
+        weights = None if weight is None else call.temporary(wide, (result,))
+        k.store(k.write(places), (u,), Cast(at.value, int32))
+        if weights is not None:
+            assert weight is not None
+            k.store(k.write(weights), (u,), weight)
+        table.append((places, weights))
+    k.launch()
+    return table
+
+
+def _looked_up(k: KernelBuilder, table: Table, u: Index, source: IntLike) -> list[Tap]:
+    """The taps of a position, from a table."""
+    extent = k.size(source)
+    return [
+        (AsIndex(k.read(places).at(u), extent), None if weights is None else k.read(weights).at(u))
+        for places, weights in table
+    ]
 
 
 def resize_backward(call: Call, grad: Tensor, kind: Kind, align: bool, scales: Sequence[Number | None]) -> None:

@@ -77,7 +77,7 @@ class Contraction:
 
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
-    """The kernel as numbers; None if it is no such contraction: a factor that is not a plain load, a guard, an init."""
+    """The kernel as numbers; None if it does not match: a factor that is not a plain load, a guard, an init."""
     form = recognise(kernel, SUMS)
     if form is None or form.contract.init is not None or form.contract.lanes != 1:
         return None

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "upmem.h"
+#include "rv32.h"
 
 static double default_seconds_limit(void) {
   const char *asked = getenv("BRINGUP_UPMEM_SECONDS");
@@ -45,6 +45,7 @@ static void release(struct upmem *all) {
     free(all->dpus[i].log);
   }
   if (all->mram) munmap(all->mram, (size_t)all->dpu_count * MRAM_BYTES);
+  if (all->written) munmap(all->written, (size_t)all->dpu_count * WRITTEN_BYTES);
   if (all->wram) munmap(all->wram, (size_t)all->dpu_count * WRAM_BYTES);
   free(all->dpus);
   free(all->ranks);
@@ -97,6 +98,12 @@ UPMEM_API dpu_error_t dpu_alloc(uint32_t nr_dpus, const char *profile, struct dp
     uint32_t first = r * DPUS_PER_RANK, left = nr_dpus - first;
     all->ranks[r] = (struct dpu_rank_t){all, all->dpus + first, left < DPUS_PER_RANK ? left : DPUS_PER_RANK};
     all->rank_list[r] = &all->ranks[r];
+  }
+  const char *checks = getenv("BRINGUP_UPMEM_CHECKS");
+  if (checks && atoi(checks) && written_start(all) != DPU_OK) {
+    __atomic_sub_fetch(&taken, nr_dpus, __ATOMIC_RELAXED);
+    release(all);
+    return DPU_ERR_SYSTEM;
   }
   memset(set, 0, sizeof *set);
   set->kind = DPU_SET_RANKS;
@@ -180,10 +187,11 @@ static dpu_error_t load(struct dpu_set_t set, struct dpu_program_t *program, str
     dpu->wram_bytes = 0;
     dpu->faulted = false;
     dpu->log_bytes = 0;
-    program_init_mram(program, dpu->mram);
+    program_init_mram(program, dpu);
   }
   if (out) *out = program;
-  program_drop(program); /* the DPUs hold it now */
+  allocation_of(set)->timed = NULL; /* it may have been the earlier program's */
+  program_drop(program);            /* the DPUs hold it now */
   return DPU_OK;
 }
 
@@ -234,6 +242,25 @@ UPMEM_API dpu_error_t dpu_get_symbol(struct dpu_program_t *program, const char *
 }
 
 /* ---- launches ---- */
+/* For the report: the counters of the DPU that moved most, and the samples as numbers. */
+static void note_launch(const struct upmem *all, struct dpu_t **dpus, uint32_t count) {
+  const uint64_t *most = dpus[0]->counters;
+  for (uint32_t i = 1; i < count; i++)
+    if (dpus[i]->counters[DMA_READ_BYTES] + dpus[i]->counters[DMA_WRITE_BYTES] >
+        most[DMA_READ_BYTES] + most[DMA_WRITE_BYTES])
+      most = dpus[i]->counters;
+  event("{\"event\": \"launch\", \"dpus\": %u, \"counters\": [", count);
+  for (int i = 0; i < COUNTERS; i++) event("%s%llu", i ? ", " : "", (unsigned long long)most[i]);
+  event("], \"samples\": [");
+  for (uint32_t s = 0; all->timed && s < all->timed->count; s++) {
+    const double *numbers = (const double *)&all->timed->samples[s];
+    for (size_t i = 0; i < sizeof *all->timed->samples / sizeof(double); i++)
+      event("%s%.17g", i ? ", " : s ? ", [" : "[", numbers[i]);
+    event("]");
+  }
+  event("]}\n");
+}
+
 UPMEM_API dpu_error_t dpu_launch(struct dpu_set_t set, dpu_launch_policy_t policy) {
   if (policy != DPU_SYNCHRONOUS && policy != DPU_ASYNCHRONOUS)
     return failed(DPU_ERR_INVALID_LAUNCH_POLICY, "policy %d", policy);
@@ -243,6 +270,7 @@ UPMEM_API dpu_error_t dpu_launch(struct dpu_set_t set, dpu_launch_policy_t polic
   set_dpus(set, dpus);
   struct upmem *all = allocation_of(set);
   dpu_error_t status = launch(dpus, count, all->seconds_limit);
+  if (events_wanted()) note_launch(all, dpus, count);
   free(dpus);
   /* An asynchronous launch runs at once, too: nothing can tell, but for its errors, which come with dpu_sync. */
   if (policy == DPU_ASYNCHRONOUS && status == DPU_ERR_DPU_FAULT && all->pending == DPU_OK) {

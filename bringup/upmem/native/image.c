@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "upmem.h"
+#include "rv32.h"
 
 static const Elf32_Ehdr *header_of(const struct dpu_program_t *program) { return (const Elf32_Ehdr *)program->file; }
 static const Elf32_Shdr *sections_of(const struct dpu_program_t *program) {
@@ -65,18 +65,33 @@ static uint32_t address_of(const struct dpu_program_t *program, const char *name
   return symbol ? symbol->address : 0;
 }
 
+/* What compiler.py appends to a program that is to be timed: how to count it, its length, a mark. */
+static struct timing *take_timing(const uint8_t *file, size_t *bytes) {
+  uint64_t length;
+  if (*bytes < 16 || memcmp(file + *bytes - 8, "dputime!", 8)) return NULL;
+  memcpy(&length, file + *bytes - 16, 8);
+  if (length > *bytes - 16) return NULL;
+  *bytes -= 16 + length;
+  return timing_new(file + *bytes, length);
+}
+
 dpu_error_t program_new(const uint8_t *file, size_t bytes, const char *path, struct dpu_program_t **out) {
-  if (!sound(file, bytes))
+  struct timing *timing = take_timing(file, &bytes);
+  if (!sound(file, bytes)) {
+    timing_free(timing);
     return failed(DPU_ERR_ELF_INVALID_FILE,
                   "%s was not built for this simulator: build it with the compiler that `bringup upmem path` names",
                   path);
+  }
   struct dpu_program_t *program = calloc(1, sizeof *program);
   uint8_t *kept = program ? malloc(bytes) : NULL;
   if (!kept) {
     free(program);
+    timing_free(timing);
     return failed(DPU_ERR_SYSTEM, "no memory for %s", path);
   }
   program->references = 1;
+  program->timing = timing;
   program->path = strdup(path);
   program->file = memcpy(kept, file, bytes);
   program->file_bytes = bytes;
@@ -122,6 +137,7 @@ void program_drop(struct dpu_program_t *program) {
     if (program->copies[i].base) munmap(program->copies[i].base, program->copies[i].bytes);
     free(program->copies[i].fresh);
   }
+  timing_free(program->timing);
   free(program->symbols);
   free(program->path);
   free(program->file);
@@ -140,12 +156,15 @@ const struct symbol *program_function(const struct dpu_program_t *program, uint3
   return NULL;
 }
 
-void program_init_mram(const struct dpu_program_t *program, uint8_t *mram) {
+void program_init_mram(const struct dpu_program_t *program, const struct dpu_t *dpu) {
   const Elf32_Phdr *segments = (const Elf32_Phdr *)(program->file + header_of(program)->e_phoff);
   for (int i = 0; i < header_of(program)->e_phnum; i++)
     if (segments[i].p_type == PT_LOAD && in_mram(segments[i].p_vaddr) && segments[i].p_filesz &&
-        segments[i].p_vaddr - MRAM_AT + segments[i].p_filesz <= MRAM_BYTES)
-      memcpy(mram + (segments[i].p_vaddr - MRAM_AT), program->file + segments[i].p_offset, segments[i].p_filesz);
+        segments[i].p_vaddr - MRAM_AT + segments[i].p_filesz <= MRAM_BYTES) {
+      uint32_t offset = segments[i].p_vaddr - MRAM_AT;
+      memcpy(dpu->mram + offset, program->file + segments[i].p_offset, segments[i].p_filesz);
+      written_mark(dpu, offset, segments[i].p_filesz);
+    }
 }
 
 /* ---- a copy for one worker ---- */

@@ -10,7 +10,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "upmem.h"
+#include "rv32.h"
 
 enum { ARCH_SET_GS_BASE = 0x1001, INTERRUPT = SIGURG, WRAM_STEP = 64 };
 
@@ -250,8 +250,13 @@ dpu_error_t launch(struct dpu_t **dpus, uint32_t count, double seconds) {
   work->count = count;
   work->seconds = seconds;
   work->started = now();
+  struct samples_before before = {0};
+  struct upmem *all = dpus[0]->of;
+  bool timed = dpus[0]->program->timing != NULL;
+  all->timed = timed ? timing_begin(dpus, count, &before) : NULL;
   catch_faults();
   pool_run(run_share, work, look_at_clock);
+  if (timed && !all->timed) all->timed = timing_run(dpus, count, &before);
   dpu_error_t status = DPU_OK;
   if (work->faults > 1)
     status = failed(DPU_ERR_DPU_FAULT, "%s; %u DPUs in fault", work->words, work->faults);

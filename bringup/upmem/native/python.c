@@ -1,7 +1,7 @@
 /* What bringup's own binding asks for besides libdpu's calls; host.py mirrors these. */
 #include <string.h>
 
-#include "upmem.h"
+#include "rv32.h"
 
 /* One transfer with the DPUs first … first+count-1 of a set: the part of the i-th of them is at host + i·stride. A
  * stride of 0 is a broadcast. */
@@ -31,6 +31,8 @@ UPMEM_API void bringup_upmem_limit(struct dpu_set_t *set, double seconds) {
   set->list.ranks[0]->of->seconds_limit = seconds;
 }
 
+UPMEM_API dpu_error_t bringup_upmem_check(struct dpu_set_t *set) { return written_start(set->list.ranks[0]->of); }
+
 /* Where each DPU's MRAM lies in this process: base, and the distance from one to the next. */
 UPMEM_API uint8_t *bringup_upmem_mram(struct dpu_set_t *set, uint64_t *stride) {
   *stride = MRAM_BYTES;
@@ -46,3 +48,13 @@ UPMEM_API const char *bringup_upmem_log(struct dpu_set_t *set, uint32_t index, u
 }
 
 UPMEM_API const char *bringup_upmem_failure(void) { return failure_words(); }
+
+/* ---- timing ---- */
+/* The samples of the last launch, as rows of doubles (rv32.h); how many there are. */
+UPMEM_API uint32_t bringup_upmem_samples(struct dpu_set_t *set, double *out, uint64_t room) {
+  const struct kept_timing *timed = set->list.ranks[0]->of->timed;
+  if (!timed) return 0;
+  uint64_t bytes = timed->count * sizeof *timed->samples;
+  memcpy(out, timed->samples, bytes < room ? bytes : room);
+  return timed->count;
+}

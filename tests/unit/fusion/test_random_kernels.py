@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from bringup.graph.fusion import Fused, Memory, Opaque, fuse_steps
 from bringup.ir.arguments import bind_sizes
-from bringup.ir.bits import same_bits
 from bringup.ir.dtypes import Array
 from bringup.ir.expr import Binary
 from bringup.ir.index import evaluate_sizes
@@ -20,6 +19,7 @@ from bringup.ir.verify import verify
 from bringup.lowering.call import Launch, Number, Tensor, dense_strides
 from bringup.lowering.symbolic import IntLike, Trace
 from bringup.targets.target import FusionLimits
+from tests.loops.bits import same_bits
 from tests.loops.random_kernel import Case, cases, random_case
 from tests.unit.graph_by_hand import arguments
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bringup.ir.bits import same_bits, ulp_distance
 from bringup.ir.dtypes import (
     DTYPES,
     bfloat16,
@@ -22,6 +21,7 @@ from bringup.ir.dtypes import (
     uint8,
     uint64,
 )
+from tests.loops.bits import same_bits, ulp_distance
 
 
 def test_accumulate_types():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from bringup.ir.bits import same_bits
 from bringup.ir.cost import cost
 from bringup.ir.interpret import run
 from bringup.ir.parser import parse
@@ -12,6 +11,7 @@ from bringup.ir.printer import kernel_text
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import VerifyError, verify
 from tests.loops.bad_kernels import bad_kernels
+from tests.loops.bits import same_bits
 from tests.loops.interpret_scalar import run_scalar
 from tests.loops.random_kernel import cases
 

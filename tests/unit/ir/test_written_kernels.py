@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bringup.ir.bits import same_bits
 from bringup.ir.interpret import run
 from bringup.ir.philox import philox
 from bringup.ir.printer import kernel_text
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
+from tests.loops.bits import same_bits
 from tests.loops.interpret_scalar import run_scalar
 from tests.unit.ir.written_kernels import TEXTS, kernel
 

@@ -18,7 +18,6 @@ from bringup.compile.rendering import rendered
 from bringup.driver import CopyKind, Launch
 from bringup.driver.lookup import find_driver
 from bringup.ir.arguments import bind_sizes
-from bringup.ir.bits import ulp_distance
 from bringup.ir.dtypes import Array, DType, float16, float32, float64, int32, int64, uint8
 from bringup.ir.expr import Binary, Cast, Expr, Fma, Number, Unary
 from bringup.ir.index import AxisVar, Size, evaluate_sizes
@@ -29,6 +28,7 @@ from bringup.targets.portable_ops import expanded
 from bringup.targets.registry import parse_target
 from bringup.targets.target import CannotRender
 from tests.loops import random_kernel
+from tests.loops.bits import ulp_distance
 from tests.loops.compiled import launch_words
 from tests.sweeps import swept_unless
 

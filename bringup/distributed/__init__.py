@@ -1,0 +1,1 @@
+"""torch.distributed for every driver: collectives of device tensors through PyTorch's own Gloo, in stream order."""

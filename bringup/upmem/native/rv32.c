@@ -1,0 +1,599 @@
+/* Runs sampled DPUs on the RISC-V interpreter: tasklet after tasklet until it blocks, all in one machine.
+ *
+ * An address of MRAM is the machine's own, so the DPU's MRAM is copied where it lies; variables of WRAM are found by
+ * name, as the two programs lay them out differently.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../../riscv/iss/iss.h"
+#include "rv32.h"
+
+enum {
+  RAM_BYTES = MRAM_BYTES + (4 << 20),
+  TEXT_AT = 0x0c000000,
+  WRAM_AT = 0x0c100000,
+  STACKS_AT = 0x0c200000,
+  STACK_STEP = 64 << 10,
+  SERVICES_AT = 0x20000000,
+  SERVICES_BYTES = 4096,
+  ROUTINES = 16,
+  UNLOCKING = 7, /* RV32 instructions that leave mutex_lock and tell of it: the chip has none of them */
+  MUTEXES = 64,  /* by address; what collides shares a row */
+  PAGE = 4096,
+};
+static const uint64_t SLICE = 1000000, INSTRUCTIONS_MAX = 20000000000ull;
+
+/* ---- the interpreter, of another library ---- */
+static struct {
+  __typeof__(&iss_create) create;
+  __typeof__(&iss_destroy) destroy;
+  __typeof__(&iss_register_file) registers;
+  __typeof__(&iss_add_device) add_device;
+  __typeof__(&iss_run) run;
+  __typeof__(&iss_yield) yield;
+  __typeof__(&iss_retired) retired;
+  __typeof__(&iss_set_ranges) set_ranges;
+  __typeof__(&iss_read_counts) read_counts;
+} iss_calls;
+
+static bool find_interpreter(void) {
+  if (iss_calls.create) return true;
+  Dl_info self;
+  char path[4096];
+  if (!dladdr((void *)find_interpreter, &self)) return false;
+  const char *slash = strrchr(self.dli_fname, '/');
+  snprintf(path, sizeof path, "%.*s/../riscv/_iss.so", (int)(slash ? slash - self.dli_fname : 1),
+           slash ? self.dli_fname : ".");
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return false;
+  iss_calls.destroy = dlsym(library, "iss_destroy");
+  iss_calls.registers = dlsym(library, "iss_register_file");
+  iss_calls.add_device = dlsym(library, "iss_add_device");
+  iss_calls.run = dlsym(library, "iss_run");
+  iss_calls.yield = dlsym(library, "iss_yield");
+  iss_calls.retired = dlsym(library, "iss_retired");
+  iss_calls.set_ranges = dlsym(library, "iss_set_ranges");
+  iss_calls.read_counts = dlsym(library, "iss_read_counts");
+  iss_calls.create = dlsym(library, "iss_create");
+  return iss_calls.create != NULL;
+}
+
+/* ---- the blob ---- */
+struct timing *timing_new(const uint8_t *blob, size_t bytes) {
+  const struct timing_header *header = (const struct timing_header *)blob;
+  if (bytes < sizeof *header || memcmp(header->magic, "rv32time", 8)) return NULL;
+  uint64_t numbers = ((uint64_t)header->cost_count + header->weight_count) * sizeof(double);
+  if (bytes < sizeof *header + numbers + header->elf_bytes || header->elf_bytes < sizeof(Elf32_Ehdr)) return NULL;
+  struct timing *timing = calloc(1, sizeof *timing);
+  if (!timing) return NULL;
+  timing->blob = malloc(bytes);
+  if (!timing->blob) {
+    free(timing);
+    return NULL;
+  }
+  memcpy(timing->blob, blob, bytes);
+  timing->costs = (const double *)(timing->blob + sizeof *header);
+  timing->weights = timing->costs + header->cost_count;
+  timing->elf = (const uint8_t *)(timing->weights + header->weight_count);
+  timing->cost_count = header->cost_count;
+  timing->weight_count = header->weight_count;
+  timing->elf_bytes = header->elf_bytes;
+  return timing;
+}
+
+void timing_free(struct timing *timing) {
+  if (!timing) return;
+  free(timing->blob);
+  free(timing);
+}
+
+/* ---- one machine ---- */
+struct runner {
+  iss *machine;
+  iss_registers *registers;
+  const struct timing *timing;
+  uint8_t *ram;
+  uint32_t tasklets, running, alive, stalled;
+  bool ended[TASKLETS_MAX], switches, failed;
+  iss_registers saved[TASKLETS_MAX];
+  struct tasklet_work work[TASKLETS_MAX];
+  double raw[TASKLETS_MAX];
+  uint64_t locked_at[TASKLETS_MAX];
+  double held[MUTEXES];
+};
+
+static uint8_t *at(struct runner *r, uint32_t address, uint32_t bytes) {
+  uint32_t offset = address - MRAM_AT;
+  if (offset >= RAM_BYTES || bytes > RAM_BYTES - offset) {
+    r->failed = true;
+    return r->ram;
+  }
+  return r->ram + offset;
+}
+
+static float float_of(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+static uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+}
+static double double_of(uint64_t bits) {
+  double value;
+  memcpy(&value, &bits, 8);
+  return value;
+}
+static uint64_t long_bits_of(double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, 8);
+  return bits;
+}
+
+/* Compares as the routines do: negative, 0 or positive; `unordered` is what a NaN gives. */
+static int32_t order(double a, double b, int32_t unordered) {
+  return a != a || b != b ? unordered : a < b ? -1 : a > b;
+}
+static int bit_length(uint64_t value) { return value ? 64 - __builtin_clzll(value) : 0; }
+static uint32_t magnitude(uint32_t value) { return (int32_t)value < 0 ? 0 - value : value; }
+/* Conversions of what does not fit give the nearest integer, as the host's would be undefined. */
+static int64_t to_integer(double value, double low, double high) {
+  if (value != value) return 0;
+  return value <= low ? (int64_t)low : value >= high ? (int64_t)(high - 1) : (int64_t)value;
+}
+
+/* Computes routine `number`; returns what is added to its cost in the table for these operands. */
+static double routine(uint32_t number, uint64_t *x) {
+  uint32_t a = (uint32_t)x[10], b = (uint32_t)x[11];
+  uint64_t la = (uint64_t)b << 32 | a, lb = (uint64_t)(uint32_t)x[13] << 32 | (uint32_t)x[12];
+  float fa = float_of(a), fb = float_of(b);
+  double da = double_of(la), db = double_of(lb), extra = 0;
+  uint64_t result = 0;
+  bool wide = false; /* the result has 64 bits */
+#define WIDE(value) (wide = true, result = (uint64_t)(value))
+  switch (number) {
+    case 0:
+    case 1:
+      result = a * b;
+      if (number) extra = bit_length(magnitude(a) < magnitude(b) ? magnitude(a) : magnitude(b));
+      break;
+    case 2:
+    case 4:
+      if (b)
+        result = number == 2 ? (b == ~0u ? 0 - a : (uint32_t)((int32_t)a / (int32_t)b))
+                             : (b == ~0u ? 0 : (uint32_t)((int32_t)a % (int32_t)b));
+      extra = bit_length(magnitude(a)) - bit_length(magnitude(b));
+      break;
+    case 3:
+    case 5:
+      if (b) result = number == 3 ? a / b : a % b;
+      extra = bit_length(a) - bit_length(b);
+      break;
+    case 6:
+      WIDE(la * lb);
+      break;
+    case 7:
+      WIDE(lb ? lb == ~0ull ? 0 - la : (uint64_t)((int64_t)la / (int64_t)lb) : 0);
+      break;
+    case 8:
+      WIDE(lb ? la / lb : 0);
+      break;
+    case 9:
+      WIDE(lb ? lb == ~0ull ? 0 : (uint64_t)((int64_t)la % (int64_t)lb) : 0);
+      break;
+    case 10:
+      WIDE(lb ? la % lb : 0);
+      break;
+    case 11:
+      result = bits_of(fa + fb);
+      break;
+    case 12:
+      result = bits_of(fa - fb);
+      break;
+    case 13:
+      result = bits_of(fa * fb);
+      break;
+    case 14:
+      result = bits_of(fa / fb);
+      break;
+    case 15:
+    case 16:
+    case 17:
+    case 18:
+      result = (uint32_t)order(fa, fb, 1);
+      break;
+    case 19:
+    case 20:
+      result = (uint32_t)order(fa, fb, -1);
+      break;
+    case 21:
+      result = fa != fa || fb != fb;
+      break;
+    case 22:
+      result = (uint32_t)to_integer(fa, -0x1p31, 0x1p31);
+      break;
+    case 23:
+      result = (uint32_t)to_integer(fa, 0, 0x1p32);
+      break;
+    case 24:
+      WIDE(to_integer(fa, -0x1p63, 0x1p63));
+      break;
+    case 25:
+      WIDE(fa >= 0x1p63f ? (uint64_t)fa : (uint64_t)to_integer(fa, 0, 0x1p63));
+      break;
+    case 26:
+      result = bits_of((float)(int32_t)a);
+      break;
+    case 27:
+      result = bits_of((float)a);
+      break;
+    case 28:
+      result = bits_of((float)(int64_t)la);
+      break;
+    case 29:
+      result = bits_of((float)la);
+      break;
+    case 30:
+      WIDE(long_bits_of(da + db));
+      break;
+    case 31:
+      WIDE(long_bits_of(da - db));
+      break;
+    case 32:
+      WIDE(long_bits_of(da * db));
+      break;
+    case 33:
+      WIDE(long_bits_of(da / db));
+      break;
+    case 34:
+    case 35:
+    case 36:
+    case 37:
+      result = (uint32_t)order(da, db, 1);
+      break;
+    case 38:
+    case 39:
+      result = (uint32_t)order(da, db, -1);
+      break;
+    case 40:
+      result = da != da || db != db;
+      break;
+    case 41:
+      result = (uint32_t)to_integer(da, -0x1p31, 0x1p31);
+      break;
+    case 42:
+      result = (uint32_t)to_integer(da, 0, 0x1p32);
+      break;
+    case 43:
+      WIDE(to_integer(da, -0x1p63, 0x1p63));
+      break;
+    case 44:
+      WIDE(da >= 0x1p63 ? (uint64_t)da : (uint64_t)to_integer(da, 0, 0x1p63));
+      break;
+    case 45:
+      WIDE(long_bits_of((int32_t)a));
+      break;
+    case 46:
+      WIDE(long_bits_of(a));
+      break;
+    case 47:
+      WIDE(long_bits_of((double)(int64_t)la));
+      break;
+    case 48:
+      WIDE(long_bits_of((double)la));
+      break;
+    case 49:
+      WIDE(long_bits_of(fa));
+      break;
+    case 50:
+      result = bits_of((float)da);
+      break;
+    case 51:
+      WIDE(la << (x[12] & 63));
+      break;
+    case 52:
+      WIDE(la >> (x[12] & 63));
+      break;
+    case 53:
+      WIDE((int64_t)la >> (x[12] & 63));
+      break;
+    case 54:
+      result = a ? (uint32_t)__builtin_clz(a) : 32;
+      break;
+    case 55:
+      result = a ? (uint32_t)__builtin_ctz(a) : 32;
+      break;
+    case 56:
+      result = (uint32_t)__builtin_popcount(a);
+      break;
+    case 57:
+      result = la ? (uint32_t)__builtin_clzll(la) : 64;
+      break;
+    case 58:
+      result = la ? (uint32_t)__builtin_ctzll(la) : 64;
+      break;
+    case 59:
+      result = (uint32_t)__builtin_popcountll(la);
+      break;
+    case 60:
+      result = __builtin_bswap32(a);
+      break;
+  }
+#undef WIDE
+  x[10] = (uint64_t)(int64_t)(int32_t)result;
+  if (wide) x[11] = (uint64_t)(int64_t)(int32_t)(result >> 32);
+  return extra > 0 ? extra : 0;
+}
+
+static int on_read(void *user, uint64_t address, uint32_t size, uint64_t *value) {
+  (void)user, (void)address, (void)size;
+  *value = 0;
+  return 0;
+}
+
+/* What is held is charged to its mutex: the instructions between, and two for taking and giving back. */
+static void on_lock(struct runner *r, bool locked, uint32_t mutex) {
+  uint64_t now = iss_calls.retired(r->machine);
+  if (locked) {
+    r->locked_at[r->running] = now;
+    return;
+  }
+  uint64_t between = now - r->locked_at[r->running];
+  r->held[mutex % MUTEXES] += (between > UNLOCKING ? (double)(between - UNLOCKING) : 0) + 2;
+}
+
+static int on_service(void *user, uint64_t address, uint32_t size, uint64_t unused) {
+  struct runner *r = user;
+  uint64_t *x = r->registers->x;
+  struct tasklet_work *work = &r->work[r->running];
+  uint32_t number = (uint32_t)(address - SERVICES_AT) / 4, a = (uint32_t)x[10], b = (uint32_t)x[11],
+           c = (uint32_t)x[12];
+  (void)size, (void)unused;
+  if (number >= ROUTINES) {
+    number -= ROUTINES;
+    if (number >= r->timing->cost_count) return 1;
+    work->instructions += routine(number, x) + r->timing->costs[number];
+    return 0;
+  }
+  switch (number) {
+    case BU_MRAM_READ:
+      work->reads++;
+      work->read_bytes += c;
+      memcpy(at(r, b, c), at(r, a < MRAM_AT ? a + MRAM_AT : a, c), c);
+      break;
+    case BU_MRAM_WRITE:
+      work->writes++;
+      work->write_bytes += c;
+      memcpy(at(r, b < MRAM_AT ? b + MRAM_AT : b, c), at(r, a, c), c);
+      break;
+    case BU_BLOCK:
+      r->stalled = b ? r->stalled + 1 : 0;
+      r->failed |= r->stalled > r->alive;
+      r->switches = true;
+      break;
+    case BU_EXIT:
+      r->ended[r->running] = true;
+      r->alive--;
+      r->stalled = 0;
+      r->switches = true;
+      break;
+    case BU_LOCKED:
+    case BU_UNLOCKED:
+      on_lock(r, number == BU_LOCKED, a);
+      break;
+    case BU_FAULT:
+      r->failed = true;
+      break;
+    case BU_PERF_CONFIG:
+    case BU_PERF_GET:
+      x[10] = (uint32_t)iss_calls.retired(r->machine);
+      x[11] = 0;
+      break;
+    default:
+      break; /* what is printed, the native tier has printed */
+  }
+  if (r->switches || r->failed) iss_calls.yield(r->machine);
+  return r->failed;
+}
+
+/* ---- the RV32 program ---- */
+struct tables {
+  const Elf32_Ehdr *header;
+  const Elf32_Shdr *sections;
+  const Elf32_Sym *symbols;
+  const char *names;
+  uint32_t count;
+};
+
+static bool open_tables(const struct timing *timing, struct tables *t) {
+  t->header = (const Elf32_Ehdr *)timing->elf;
+  t->sections = (const Elf32_Shdr *)(timing->elf + t->header->e_shoff);
+  for (int i = 0; i < t->header->e_shnum; i++) {
+    if (t->sections[i].sh_type != SHT_SYMTAB) continue;
+    t->symbols = (const Elf32_Sym *)(timing->elf + t->sections[i].sh_offset);
+    t->count = t->sections[i].sh_size / sizeof *t->symbols;
+    t->names = (const char *)timing->elf + t->sections[t->sections[i].sh_link].sh_offset;
+    return true;
+  }
+  return false;
+}
+
+static uint32_t address_in(const struct tables *t, const char *name) {
+  for (uint32_t i = 0; i < t->count; i++)
+    if (!strcmp(t->names + t->symbols[i].st_name, name)) return t->symbols[i].st_value;
+  return 0;
+}
+
+/* Variables of WRAM, by name, as the DPU has them before the launch. */
+static void copy_variables(const struct tables *t, const struct dpu_t *dpu, uint8_t *ram) {
+  const struct dpu_program_t *program = dpu->program;
+  if (!dpu->wram_bytes) return;
+  for (uint32_t i = 0; i < t->count; i++) {
+    if (ELF32_ST_TYPE(t->symbols[i].st_info) != STT_OBJECT || !t->symbols[i].st_size) continue;
+    uint32_t to = t->symbols[i].st_value - WRAM_AT;
+    const char *name = t->names + t->symbols[i].st_name;
+    if (to >= WRAM_BYTES || !strncmp(name, "__bringup", 9)) continue;
+    const struct symbol *from = program_symbol(program, name);
+    uint32_t offset = from ? from->address - program->wram_at : WRAM_BYTES;
+    if (!from || from->size != t->symbols[i].st_size || offset + from->size > dpu->wram_bytes) continue;
+    memcpy(ram + (WRAM_AT - MRAM_AT) + to, dpu->wram + offset, from->size);
+  }
+}
+
+static uint8_t *state_before(const struct timing *timing, const struct dpu_t *dpu) {
+  uint8_t *ram = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  unsigned char touched[MRAM_BYTES / PAGE];
+  struct tables t;
+  if (ram == MAP_FAILED) return NULL;
+  if (!open_tables(timing, &t) || mincore(dpu->mram, MRAM_BYTES, touched)) {
+    munmap(ram, RAM_BYTES);
+    return NULL;
+  }
+  for (uint32_t page = 0; page < MRAM_BYTES / PAGE; page++)
+    if (touched[page] & 1) memcpy(ram + (size_t)page * PAGE, dpu->mram + (size_t)page * PAGE, PAGE);
+  const Elf32_Phdr *segments = (const Elf32_Phdr *)(timing->elf + t.header->e_phoff);
+  for (int i = 0; i < t.header->e_phnum; i++) {
+    const Elf32_Phdr *one = &segments[i];
+    if (one->p_type != PT_LOAD || one->p_vaddr < TEXT_AT || one->p_vaddr - MRAM_AT > RAM_BYTES ||
+        one->p_filesz > RAM_BYTES - (one->p_vaddr - MRAM_AT))
+      continue;
+    memcpy(ram + (one->p_vaddr - MRAM_AT), timing->elf + one->p_offset, one->p_filesz);
+  }
+  copy_variables(&t, dpu, ram);
+  return ram;
+}
+
+static bool run_sample(const struct timing *timing, uint32_t tasklets, uint8_t *ram, struct sample *out) {
+  struct runner *r = calloc(1, sizeof *r);
+  struct tables t;
+  if (!r || !open_tables(timing, &t)) {
+    free(r);
+    return false;
+  }
+  iss_config config = {.ram_base = MRAM_AT,
+                       .ram_bytes = RAM_BYTES,
+                       .ram = ram,
+                       .xlen = 32,
+                       .vlen = 128,
+                       .read = on_read,
+                       .write = on_service,
+                       .user = r};
+  r->timing = timing;
+  r->ram = ram;
+  r->tasklets = r->alive = tasklets;
+  r->machine = iss_calls.create(&config);
+  iss_range *ranges = calloc(timing->weight_count + 1, sizeof *ranges);
+  uint64_t *bounds = calloc(2 * (size_t)timing->weight_count + 2, sizeof *bounds);
+  iss_counts *counts = calloc(timing->weight_count + 1, sizeof *counts), total;
+  bool fine =
+      r->machine && ranges && bounds && counts && !iss_calls.add_device(r->machine, SERVICES_AT, SERVICES_BYTES);
+  for (uint32_t i = 0; fine && i < timing->weight_count; i++)
+    bounds[2 * i] = TEXT_AT + 4 * i, bounds[2 * i + 1] = TEXT_AT + 4 * i + 4;
+  fine = fine && !iss_calls.set_ranges(r->machine, bounds, timing->weight_count);
+  if (fine) {
+    r->registers = iss_calls.registers(r->machine);
+    for (uint32_t i = 0; i < tasklets; i++) {
+      r->saved[i].pc = t.header->e_entry;
+      r->saved[i].x[2] = STACKS_AT + (uint64_t)(i + 1) * STACK_STEP - 16;
+      r->saved[i].x[3] = address_in(&t, "__global_pointer$");
+      r->saved[i].x[4] = i;
+    }
+    *r->registers = r->saved[0];
+    uint64_t before = 0;
+    while (r->alive && !r->failed) {
+      iss_stop stop;
+      iss_calls.run(r->machine, SLICE, &stop);
+      uint64_t retired = iss_calls.retired(r->machine);
+      r->raw[r->running] += (double)(retired - before);
+      before = retired;
+      r->failed |= stop.reason != ISS_BUDGET || retired > INSTRUCTIONS_MAX;
+      if (!r->switches || !r->alive || r->failed) continue;
+      r->switches = false;
+      r->saved[r->running] = *r->registers;
+      do r->running = (r->running + 1) % tasklets;
+      while (r->ended[r->running]);
+      *r->registers = r->saved[r->running];
+    }
+    iss_calls.read_counts(r->machine, &total, counts);
+    double weighted = 0, raw = 0;
+    for (uint32_t i = 0; i < timing->weight_count; i++) weighted += (double)counts[i].instructions * timing->weights[i];
+    for (uint32_t i = 0; i < tasklets; i++) raw += r->raw[i];
+    memset(out, 0, sizeof *out);
+    out->tasklets = tasklets;
+    for (uint32_t i = 0; i < tasklets; i++) {
+      out->work[i] = r->work[i];
+      out->work[i].instructions += r->raw[i] * (raw > 0 ? weighted / raw : 0);
+    }
+    for (int i = 0; i < MUTEXES; i++)
+      if (r->held[i] > out->held) out->held = r->held[i];
+    fine = !r->failed;
+  }
+  if (r->machine) iss_calls.destroy(r->machine);
+  free(ranges), free(bounds), free(counts), free(r);
+  return fine;
+}
+
+/* ---- which launches are equal, which DPUs are sampled ---- */
+static uint64_t hash(uint64_t key, const uint8_t *bytes, size_t count) {
+  for (size_t i = 0; i < count; i++) key = (key ^ bytes[i]) * 0x100000001b3ull;
+  return key;
+}
+
+/* The program's arguments: what the host can set by name, of the first and the last DPU. */
+static uint64_t key_of(struct dpu_t **dpus, uint32_t count) {
+  uint64_t key = hash(0xcbf29ce484222325ull, (uint8_t *)&count, sizeof count);
+  const struct dpu_program_t *program = dpus[0]->program;
+  const struct symbol *start = program_symbol(program, "__bringup_wram_start");
+  const struct symbol *end = program_symbol(program, "__bringup_host_end");
+  uint32_t bytes = start && end ? end->address - start->address : 0;
+  for (uint32_t i = 0; i < 2; i++) {
+    struct dpu_t *dpu = dpus[i ? count - 1 : 0];
+    if (dpu->wram_bytes >= bytes) key = hash(key, dpu->wram, bytes);
+  }
+  return key;
+}
+
+const struct kept_timing *timing_begin(struct dpu_t **dpus, uint32_t count, struct samples_before *before) {
+  struct timing *timing = dpus[0]->program->timing;
+  memset(before, 0, sizeof *before);
+  before->key = key_of(dpus, count);
+  for (uint32_t i = 0; i < timing->kept_count; i++)
+    if (timing->kept[i].key == before->key) return &timing->kept[i];
+  if (!find_interpreter()) return NULL;
+  uint32_t samples = count < SAMPLES_MAX ? count : SAMPLES_MAX;
+  for (uint32_t i = 0; i < samples; i++) {
+    uint32_t index = samples == 1 ? 0 : (uint32_t)((uint64_t)i * (count - 1) / (samples - 1));
+    uint8_t *ram = state_before(timing, dpus[index]);
+    if (!ram) break;
+    before->index[before->count] = index;
+    before->ram[before->count++] = ram;
+  }
+  return NULL;
+}
+
+const struct kept_timing *timing_run(struct dpu_t **dpus, uint32_t count, struct samples_before *before) {
+  struct timing *timing = dpus[0]->program->timing;
+  struct kept_timing *kept = &timing->kept[timing->next];
+  (void)count;
+  memset(kept, 0, sizeof *kept);
+  for (uint32_t i = 0; i < before->count; i++) {
+    struct sample *sample = &kept->samples[kept->count];
+    if (run_sample(timing, dpus[0]->program->tasklets, before->ram[i], sample)) {
+      sample->dpu = before->index[i];
+      kept->count++;
+    }
+    munmap(before->ram[i], RAM_BYTES);
+  }
+  if (!kept->count) return NULL;
+  kept->key = before->key;
+  timing->next = (timing->next + 1) % TIMINGS_KEPT;
+  if (timing->kept_count < TIMINGS_KEPT) timing->kept_count++;
+  return kept;
+}

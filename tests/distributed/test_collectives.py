@@ -1,0 +1,34 @@
+"""Collectives of device tensors on 2 and 4 ranks, for each way in which a driver's memory is reached."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import ranks
+
+HERE = Path(__file__).parent
+#: Variant → number of ranks and environment.
+VARIANTS = {
+    "zero-copy": (2, {"BRINGUP_DRIVERS": "sim"}),
+    "zero-copy-4": (4, {"BRINGUP_DRIVERS": "sim"}),
+    "delayed": (2, {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "jitter=3"}),
+    "staged": (2, {"BRINGUP_DRIVERS": str(HERE / "staged_driver.py"), "BRINGUP_SIM": "jitter=5"}),
+    "synchronous": (2, {"BRINGUP_DRIVERS": str(HERE.parent / "device" / "chip_driver.py")}),
+}
+PROGRAMS = ranks.names_in("programs_collectives")
+
+
+@cache
+def outcome(variant: str) -> dict[str, str]:
+    size, env = VARIANTS[variant]
+    return ranks.run_file("programs_collectives", size, **env)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "exit"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_collective(variant: str, program: str) -> None:
+    wrong = outcome(variant).get(program, "")
+    assert not wrong, wrong
