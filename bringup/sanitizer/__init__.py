@@ -8,6 +8,7 @@ docs/sanitizer.md.
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 
@@ -24,7 +25,8 @@ def enable_from_environment() -> None:
     """
     wanted = os.environ.get("BRINGUP_SANITIZE", "")
     if wanted == "stream":
-        StreamSanitizer().__enter__()
+        sanitizer = StreamSanitizer().__enter__()
+        atexit.register(sanitizer.__exit__, None, None, None)  # before devices close, which is registered already
     elif wanted:  # an exception would take `import torch` down
         warnings.warn(
             f"BRINGUP_SANITIZE={wanted!r} means nothing: it is 'stream' or not set", RuntimeWarning, stacklevel=2

@@ -18,6 +18,7 @@ struct PythonObserver final : WorkObserver {
   void call(const char* what, const Device& device, Arguments... arguments) {
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire gil;
+    py::error_scope raised; // memory also goes while an exception is on its way
     try {
       const py::handle observer = function;
       observer(what, device.index, arguments...);
