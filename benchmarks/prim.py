@@ -1,12 +1,13 @@
 """PrIM's kernels on the simulated DPUs, beside times that were measured on UPMEM's.
 
-    python benchmarks/prim.py --hardware upmem_prim_hardware.csv            # every measured row: results/prim.json
-    python benchmarks/prim.py --hardware upmem_prim_hardware.csv --fit      # writes the kernels' calibration, too
+    python benchmarks/prim.py --hardware upmem_prim_hardware.csv            # every measured row
+    python benchmarks/prim.py --hardware upmem_prim_hardware.csv --record   # results/upmem_prim.json, too
+    python benchmarks/prim.py --hardware upmem_prim_hardware.csv --fit      # the kernels' calibration, too
     python benchmarks/prim.py --check                                       # results against NumPy only, small sizes
 
 The kernels (prim/*.c) are ours, after the published descriptions. A row's time comes from counters of the program that
 ran at that size, and at most two numbers per kernel: a launch constant and a factor. Tasklets (16) and clock (350 MHz)
-of the measured rows are assumptions.
+of the measured rows are assumptions. The measured times themselves are not recorded: they are somebody else's file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recording import record
 
 from bringup.upmem import DpuSet, compile_program
 from bringup.upmem.rv32 import CALIBRATION, calibration
@@ -115,7 +117,7 @@ def hst(dpus: DpuSet, size: int, rng: np.random.Generator) -> Iterator[None]:
     count = size // dpus.count
     values = rng.integers(0, 1 << 12, (dpus.count, count)).astype(np.uint32)
     heap(dpus, values)
-    dpus.launch(count=count)
+    dpus.launch(count=count, bins_used=256)
     yield
     for row, bins in zip(values, dpus.read("histogram", np.uint32, 256)):
         equal(bins, np.bincount(row >> 4, minlength=256))
@@ -278,7 +280,10 @@ def laws(rows: list[Row]) -> dict[str, dict[str, Any]]:
         return row.cycles / 350e3
 
     def line(row: Row) -> float:
-        return row.size / row.dpus if row.kernel != "TS" else max(row.size / row.dpus, 1024)
+        """The work of a DPU, as the size alone says it."""
+        if row.kernel == "TS":
+            return max(row.size / row.dpus, 1024)
+        return row.size * (row.size if row.kernel == "MLP" else 1) / row.dpus
 
     launch = calibration()["launch"]["seconds"] * 1e3
     found = {
@@ -316,6 +321,16 @@ def calibrate(rows: list[Row], source: str) -> None:
     CALIBRATION.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def kernel_table(rows: list[Row], found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean errors in per cent, a record for each kernel."""
+    table = []
+    for kernel in dict.fromkeys(row.kernel for row in rows):
+        of_laws = {law: result["kernels"].get(kernel) for law, result in found.items()}
+        cells = {_SHORT[law]: f"{100 * of_laws[law]:.1f}" for law in _SHORT if of_laws[law] is not None}
+        table.append({"name": kernel, "rows": sum(row.kernel == kernel for row in rows), **cells})
+    return table
+
+
 # ---- the program ----
 def read_hardware(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
@@ -334,7 +349,7 @@ def main() -> None:
     parser.add_argument("--kernels", help="only these, with commas between")
     parser.add_argument("--fit", action="store_true", help="write the kernels' calibration")
     parser.add_argument("--check", action="store_true", help="small sizes against NumPy, no measured rows")
-    parser.add_argument("--json", type=Path, default=Path("results/prim.json"), help="where the rows go")
+    parser.add_argument("--record", action="store_true", help="write results/upmem_prim.json")
     options = parser.parse_args()
     console = Console()
     names = options.kernels.split(",") if options.kernels else list(KERNELS)
@@ -368,8 +383,16 @@ def main() -> None:
             )
         )
     found = laws(rows)
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps({"rows": [vars(row) for row in rows], "laws": found}, indent=1) + "\n")
+    if options.record:
+        own = ("kernel", "dpus", "size", "cycles", "launches", "bound")
+        # The file's own place is nobody's business.
+        command = "python benchmarks/prim.py --hardware upmem_prim_hardware.csv --fit --record"
+        data = {
+            "laws": {law: {key: result[key] for key in ("mean", "p90", "rows")} for law, result in found.items()},
+            "kernels": kernel_table(rows, found),
+            "own": {"columns": own, "rows": [[getattr(row, name) for name in own] for row in rows]},
+        }
+        record("upmem_prim", data, command=command)
     if options.fit:
         calibrate(rows, "the published table (uPIMulator's repository, KAIST VIA, MIT)")
     table = Table(
@@ -387,6 +410,15 @@ def main() -> None:
         )
 
 
+#: Names of columns in recorded tables.
+_SHORT = {
+    "uPIMulator": "uPIMulator",
+    "ours, no calibration": "uncalibrated",
+    "ours, leave one kernel out": "left out",
+    "ours, leave 64 DPUs out": "without 64",
+    "ours, half split": "half",
+    "line over size / DPUs, leave 64 DPUs out": "line",
+}
 _SHOWN = (
     "uPIMulator",
     "ours, no calibration",

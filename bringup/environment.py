@@ -16,6 +16,7 @@ VARIABLES: dict[str, str] = {
     "BRINGUP_CACHE_SIZE": "how large that folder may grow, such as 2G",
     "BRINGUP_CC": "the C compiler of sim's kernels",
     "BRINGUP_MARCH": "the instruction set sim's kernels are compiled for, such as x86-64-v3",
+    "BRINGUP_SANITIZE": "stream: errors where streams, or the host, touch memory in no order",
     "BRINGUP_SIM": "options of the driver sim",
     "BRINGUP_RISCV": "options of the driver riscv",
     "BRINGUP_RISCV_CC": "the cross compiler for RISC-V",

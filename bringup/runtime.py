@@ -6,4 +6,16 @@ cannot be imported makes ``import torch`` itself fail.
 
 from __future__ import annotations
 
-from bringup.torch_device.activation import autoload as _autoload  # noqa: F401
+import os
+
+from bringup.driver import in_use
+from bringup.torch_device import activation
+
+
+def _autoload() -> None:
+    """Registers devices with PyTorch, and watches them where BRINGUP_SANITIZE says so."""
+    activation.autoload()
+    if os.environ.get("BRINGUP_SANITIZE") and in_use.state.active:
+        from bringup.sanitizer import enable_from_environment
+
+        enable_from_environment()

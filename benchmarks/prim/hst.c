@@ -9,14 +9,14 @@
 #define BLOCK 256
 #define BINS 256
 #define DEPTH 12
-__host uint32_t count;
+__host uint32_t count, bins_used; /* the number of bins is an argument, so it is multiplied with */
 __host uint32_t histogram[BINS];
 BARRIER_INIT(everybody, NR_TASKLETS)
 MUTEX_INIT(lock)
 
 static __noinline void fill(uint32_t *bins, const uint32_t *from) {
   for (uint32_t i = 0; i < BLOCK; i++) {
-    uint32_t bin = (from[i] * BINS) >> DEPTH;
+    uint32_t bin = (from[i] * bins_used) >> DEPTH;
 #ifdef SHARED
     mutex_lock(lock);
     bins[bin] += 1;

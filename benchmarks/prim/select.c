@@ -15,9 +15,12 @@ BARRIER_INIT(everybody, NR_TASKLETS)
 static __noinline uint32_t choose(int64_t *to, const int64_t *from, int64_t before, uint32_t first) {
   uint32_t n = 0;
 #ifdef UNIQUE
-  if (first || from[0] != before) to[n++] = from[0];
-  for (uint32_t i = 1; i < BLOCK; i++)
-    if (from[i] != from[i - 1]) to[n++] = from[i];
+  if (first) before = ~from[0];
+  for (uint32_t i = 0; i < BLOCK; i++) {
+    int64_t one = from[i];
+    if (one != before) to[n++] = one;
+    before = one;
+  }
 #else
   (void)before, (void)first;
   for (uint32_t i = 0; i < BLOCK; i++)

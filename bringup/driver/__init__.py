@@ -77,6 +77,8 @@ class Driver:
     library_ops: ClassVar[tuple[str, ...]] = ()
     #: The file that lists the functions of the chip's own library, ``ops.toml``: see docs/vendor_ops.md.
     op_table: ClassVar[Path | None] = None
+    #: Methods of the driver that are functions of ``torch.<name>``, too; the first argument is the driver's device.
+    device_functions: ClassVar[tuple[str, ...]] = ()
     #: Whether ``compile`` takes a source with several kernels, of which ``load`` finds each by its entry.
     compiles_together: ClassVar[bool] = False
 

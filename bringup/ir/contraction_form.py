@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bringup.ir.dtypes import DType, float32, float64, int32
+from bringup.ir.dtypes import DType, float32, float64
 from bringup.ir.expr import Cast, Const, Expr, Load
 from bringup.ir.guards import comparison, conjuncts
 from bringup.ir.index import AxisVar, Bounded, Index, Int, atoms, coefficient
@@ -165,7 +165,7 @@ def _affine(kernel: Kernel, expr: Expr, axes: tuple[Axis, ...], k: tuple[Axis, .
     load = expr.x if isinstance(expr, Cast) and expr.type is dtype else expr
     if not isinstance(load, Load) or load.type.is_float is not dtype.is_float or load.type.size > dtype.size:
         return None
-    if load.other is not None and not (isinstance(load.other, Const) and (load.other.bits == 0 or dtype is int32)):
+    if load.other is not None and not (isinstance(load.other, Const) and (load.other.bits == 0 or not dtype.is_float)):
         return None
     fill = 0 if load.other is None else int(load.other.value)
     buffer, terms = kernel.buffer(load.buffer), _guard_terms(load.guard)

@@ -123,6 +123,8 @@ class _Meter:
         else:
             for init in stmt.inits:
                 self.value(init, axes, times)
+            if isinstance(stmt, Loop) and stmt.count is not None:
+                self.value(stmt.count, axes, times)
             inner = axes + (stmt.axes if isinstance(stmt, Reduce) else (stmt.axis,))
             self.block(stmt.body, inner)
             for value in stmt.updates if isinstance(stmt, Loop) else stmt.values:

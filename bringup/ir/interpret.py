@@ -238,6 +238,8 @@ class _Machine:
     def store(self, stmt: Store, frame: _Frame) -> None:
         array, dtype = self.arrays[stmt.buffer], self.dtypes[stmt.buffer]
         mask = None if stmt.guard is None else self.value(stmt.guard, frame)
+        if frame.mask is not None:  # of a loop that has ended for some grid points
+            mask = frame.mask if mask is None else mask & frame.mask
         places, mask = self.places(stmt.indices, frame, mask)
         if mask is not None and not np.any(mask):
             return
@@ -351,11 +353,16 @@ class _Machine:
                 self.block(stmt.body, frame.along(stmt.axis.name, np.arange(extent)))
             return
         state = [self.value(init, frame) for init in stmt.inits]
-        for at in range(extent):
+        count = None if stmt.count is None else self.value(stmt.count, frame)
+        steps = extent if count is None else min(extent, int(np.max(count, initial=0)))
+        for at in range(steps):
             inner = frame.at({stmt.axis.name: at})
+            runs = None if count is None or np.all(count > at) else np.asarray(count > at)
+            inner = inner.masked(runs)
             inner.names.update(zip(stmt.carried, state))
             self.block(stmt.body, inner)
-            state = [self.value(update, inner) for update in stmt.updates]
+            new = [self.value(update, inner) for update in stmt.updates]
+            state = new if runs is None else [np.where(runs, now, was) for now, was in zip(new, state)]
         frame.names.update(zip(stmt.carried, state))
 
 

@@ -165,6 +165,9 @@ class Scan:
 class Loop:
     """Runs a body along an axis. Sequential: carried names start at the inits, become the updates after each step, and
     keep their last value after the loop. Parallel: nothing is carried, and the steps may run in any order.
+
+    ``count``, an int64 value that is read once before the first step, ends a sequential loop earlier: only the steps
+    below it run. The extent stays the bound that proofs use.
     """
 
     axis: Axis
@@ -172,6 +175,7 @@ class Loop:
     carried: tuple[str, ...] = ()
     inits: tuple[Expr, ...] = ()
     updates: tuple[Expr, ...] = ()
+    count: Expr | None = None
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class _Parser(ValueParser):
         (axis,) = self.axis_list("sequential")
         if self.accept("parallel"):
             axis = Axis(axis.name, axis.extent, "parallel")
+        count = self.expr() if self.accept("until") else None
         carried: tuple[str, ...] = ()
         inits: tuple[Expr, ...] = ()
         updates: tuple[Expr, ...] = ()
@@ -109,7 +110,7 @@ class _Parser(ValueParser):
         if self.accept("next"):
             updates = self.exprs()
         self.expect("}")
-        return Loop(axis, body, carried, inits, updates)
+        return Loop(axis, body, carried, inits, updates, count)
 
     def fold(self) -> tuple[Block, tuple[Expr, ...], tuple[Expr, ...], Combine]:
         """What Reduce and Scan share: body, inits, values, combine."""

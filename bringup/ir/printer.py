@@ -114,7 +114,8 @@ def _stmt(stmt: Stmt, depth: int, out: Lines) -> None:
             line(f"loop {_axes((stmt.axis,))} parallel {{")
         else:
             carry = f" carry ({', '.join(stmt.carried)}) from ({_list(stmt.inits)})" if stmt.carried else ""
-            line(f"loop {_axes((stmt.axis,))}{carry} {{")
+            count = "" if stmt.count is None else f" until {expr_text(stmt.count)}"
+            line(f"loop {_axes((stmt.axis,))}{count}{carry} {{")
         _block(stmt.body, depth + 1, out)
         if stmt.carried:
             line(f"next ({_list(stmt.updates)})", 1)

@@ -122,8 +122,9 @@ class _Sharer:
                 out.append(replace(stmt, init=None if stmt.init is None else value(stmt.init)))
             elif isinstance(stmt, Loop):
                 inits = tuple(value(init) for init in stmt.inits)
+                count = None if stmt.count is None else value(stmt.count)
                 body, updates = self.block(stmt.body, stmt.updates)
-                out.append(replace(stmt, inits=inits, body=body, updates=updates))
+                out.append(replace(stmt, inits=inits, body=body, updates=updates, count=count))
             else:
                 inits = tuple(value(init) for init in stmt.inits)
                 body, values = self.block(stmt.body, stmt.values)
@@ -144,7 +145,8 @@ class _Sharer:
             return [*guard, *bridged, (stmt.value, guarded)]
         if isinstance(stmt, Contract):
             return [(stmt.init, False)] if stmt.init is not None else []
-        return [(init, False) for init in stmt.inits]
+        count = [(stmt.count, False)] if isinstance(stmt, Loop) and stmt.count is not None else []
+        return [*((init, False) for init in stmt.inits), *count]
 
 
 def share(kernel: Kernel) -> Kernel:

@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_LOCAL_LIMIT", "VerifyError", "verify"]
 
 #: Bytes of Locals one grid point may have, where a target says nothing else.
 DEFAULT_LOCAL_LIMIT = 1 << 20
-_WORDS = """if else by from over lanes along carry next init value combine then grid in out inout local size param
+_WORDS = """if else by from over lanes along until carry next init value combine then grid in out inout local size param
 kernel let store reduce scan loop contract parallel exclusive unfused ordered atomic where fma index asindex true false
 inf nan strides philox32 philox64"""
 _RESERVED = frozenset(_WORDS.split()) | frozenset(UNARY) | frozenset(BINARY)
@@ -162,6 +162,10 @@ class _Verifier:
         fail_unless(not scope.in_fold, scope, "axis", "a Loop inside a Reduce, or in a Scan's values")
         for init in stmt.inits:
             check_expr(init, scope)
+        if stmt.count is not None:
+            fail_unless(stmt.axis.kind == "sequential", scope, "count", "a parallel loop runs all its steps")
+            check_expr(stmt.count, scope)
+            fail_unless(stmt.count.dtype.name == "int64", scope, "type", f"a count of {stmt.count.dtype}, not int64")
         inner = self.open((stmt.axis,), scope, stmt, ("parallel", "sequential"))
         self.bind(stmt.carried, [init.dtype for init in stmt.inits], replace(scope, names=inner.names))
         self.block(stmt.body, inner)

@@ -136,9 +136,11 @@ def rewrite_inside(
     if isinstance(stmt, Contract):
         init = None if stmt.init is None else outside(stmt.init)
         return replace(stmt, init=init, a=inside(stmt.a), b=inside(stmt.b))
-    inits, body = tuple(map(outside, stmt.inits)), block(stmt.body)
+    inits = tuple(map(outside, stmt.inits))
+    count = outside(stmt.count) if isinstance(stmt, Loop) and stmt.count is not None else None
+    body = block(stmt.body)
     if isinstance(stmt, Loop):
-        return replace(stmt, inits=inits, body=body, updates=tuple(map(inside, stmt.updates)))
+        return replace(stmt, inits=inits, body=body, updates=tuple(map(inside, stmt.updates)), count=count)
     values = tuple(map(inside, stmt.values))
     combine = replace(stmt.combine, results=tuple(map(outside, stmt.combine.results)))
     if isinstance(stmt, Reduce):
@@ -158,7 +160,7 @@ def own_values(stmt: Stmt) -> tuple[Expr, ...]:
     if isinstance(stmt, (Reduce, Scan)):
         return (*stmt.inits, *stmt.values, *stmt.combine.results)
     if isinstance(stmt, Loop):
-        return (*stmt.inits, *stmt.updates)
+        return (*stmt.inits, *stmt.updates, *(() if stmt.count is None else (stmt.count,)))
     if isinstance(stmt, Contract):
         return tuple(e for e in (stmt.a, stmt.b, stmt.init) if e is not None)
     bridged = tuple(bridge.value for index in stmt.indices for bridge in bridges(index))

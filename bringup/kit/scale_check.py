@@ -94,7 +94,6 @@ def _main(rank: int, place: str, optimizer: str, devices: int, folder: str, inpu
     from bringup.kit.graph_explain_model import Model, load_model
     from bringup.kit.scale_measure import OPTIMIZERS, loss_of, pairs_of, profile, units_of
 
-    torch.ones(1).sum()
     kind = device_type()
     device = torch.device(kind, 0)
     # No port: the processes find each other by a file.
@@ -133,7 +132,11 @@ def _main(rank: int, place: str, optimizer: str, devices: int, folder: str, inpu
     found["collectives"] = collectives
 
     def trained(model: Model, module: Any) -> float:
-        update = OPTIMIZERS[optimizer](module.parameters(), lr=1e-4)
+        # An optimizer updates a group at once, and takes no group of which only some are DTensors.
+        groups: dict[type, list[Any]] = {}
+        for parameter in module.parameters():
+            groups.setdefault(type(parameter.data), []).append(parameter)
+        update = OPTIMIZERS[optimizer]([{"params": group} for group in groups.values()], lr=1e-4)
 
         def step() -> None:
             loss_of(module(*model.args, **model.kwargs)).backward()

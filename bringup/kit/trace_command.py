@@ -46,7 +46,7 @@ def trace(
     if not output.parent.is_dir():
         fail("trace", f"there is no folder {output.parent} to write {output.name} to")
     choose(driver, mode.value if mode is not None else None)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it announces each profile otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it announces each profile otherwise
     if rank := os.environ.get("RANK"):
         output = output.with_suffix(f".rank{rank}{output.suffix}")
     from torch.profiler import ProfilerActivity, profile
@@ -89,7 +89,7 @@ def _merge(paths: list[Path], output: Path) -> None:
 
 def _print(found: profile, rows: int) -> None:
     """Prints what the device spent its time with, the most expensive first."""
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
     averages = [
         event

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,13 +16,17 @@ import typer
 
 from bringup.kit.terminal import fail
 
+_SDK_COMPILER = "dpu-upmem-dpurte-clang"
+
 
 def upmem_application() -> typer.Typer:
     """The command group; ``bringup.cli`` adds it."""
     application = typer.Typer(help="Processing-in-memory programs for UPMEM.", no_args_is_help=True)
     application.callback()(lambda: None)
     application.command(context_settings={"ignore_unknown_options": True})(run)
+    application.command(context_settings={"ignore_unknown_options": True})(compare)
     application.command()(path)
+    application.command()(calibrate)
     return application
 
 
@@ -33,12 +40,36 @@ def path() -> None:
         fail("upmem path", str(error))
 
 
+def calibrate() -> None:
+    """Print the numbers that times stand on, each with where it comes from."""
+    from bringup.kit.terminal import print_table
+    from bringup.upmem.rv32 import CALIBRATION, calibration
+
+    rows = []
+    for group, values in calibration().items():
+        entries = values.items() if group in ("routines", "kernels") else [("", values)]
+        for name, entry in entries:
+            numbers = ", ".join(f"{key} {value}" for key, value in entry.items() if not key.endswith("provenance"))
+            notes = "; ".join(str(value) for key, value in entry.items() if key.endswith("provenance"))
+            rows.append((f"{group} {name}".strip(), numbers, notes))
+    print_table(("of", "numbers", "from"), rows, title=CALIBRATION.name)
+    hardware = "found" if Path("/sys/class/dpu_rank").exists() else "not found: nothing can be measured again here"
+    print(f"UPMEM hardware: {hardware}; benchmarks/prim.py --fit fits the kernels to a table of measured times")
+
+
+_HostFiles = Annotated[list[Path], typer.Argument(help="The host program's C files, and behind -- its arguments.")]
+_DpuFiles = Annotated[list[Path], typer.Option("--dpu", help="The DPU program's C files.")]
+_Tasklets = Annotated[int, typer.Option(help="NR_TASKLETS.")]
+_Macros = Annotated[list[str] | None, typer.Option("-D", help="A macro for both: NAME or NAME=VALUE.")]
+_Folders = Annotated[list[Path] | None, typer.Option("-I", help="A folder of headers for both.")]
+
+
 def run(
-    host: Annotated[list[Path], typer.Argument(help="The host program's C files, and behind -- its arguments.")],
-    dpu: Annotated[list[Path], typer.Option("--dpu", help="The DPU program's C files.")],
-    tasklets: Annotated[int, typer.Option(help="NR_TASKLETS.")] = 16,
-    define: Annotated[list[str] | None, typer.Option("-D", help="A macro for both: NAME or NAME=VALUE.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="A folder of headers for both.")] = None,
+    host: _HostFiles,
+    dpu: _DpuFiles,
+    tasklets: _Tasklets = 16,
+    define: _Macros = None,
+    include: _Folders = None,
     report: Annotated[bool, typer.Option(help="What it takes on the chip, on standard error.")] = True,
 ) -> None:
     """Compile a host program and a DPU program, and run them on the simulator.
@@ -47,32 +78,18 @@ def run(
     gets the same program, if there is no file of that name.
     """
     from bringup.upmem.host import LIBRARY
-    from bringup.upmem.toolchain import HOST_HEADERS
-    from bringup.upmem.tools import write_tools
 
-    sources = [one for one in host if one.suffix == ".c"]
-    arguments = [str(one) for one in host if one.suffix != ".c"]
-    if not sources:
-        fail("upmem run", "no C file of a host program was given")
-    if missing := [str(one) for one in (*sources, *dpu) if not one.is_file()]:
-        fail("upmem run", f"there is no file {', '.join(missing)}")
     flags = [*(f"-D{one}" for one in define or ()), *(f"-I{one}" for one in include or ())]
     with tempfile.TemporaryDirectory(prefix="bringup-upmem-") as name:
         folder = Path(name)
         program, executable = folder / "dpu_program", folder / "host_program"
+        arguments = _build_host(
+            "upmem run", host, dpu, executable, program, LIBRARY, [*flags, f"-DNR_TASKLETS={tasklets}"]
+        )
         try:
-            from bringup.targets.toolchain import find_compiler
-
             program.write_bytes(_compiled(dpu, tasklets, flags, report))
-            write_tools(folder)
-            command = [*find_compiler(), "-O2", "-g", "-std=gnu11", f"-I{HOST_HEADERS}", *flags]
-            command += [f"-DNR_TASKLETS={tasklets}", f'-DDPU_BINARY="{program}"', *map(str, sources)]
-            command += ["-o", str(executable), str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}", "-lm", "-pthread"]
-            built = subprocess.run(command, capture_output=True, text=True)
         except (OSError, RuntimeError) as error:
             fail("upmem run", str(error))
-        if built.returncode:
-            fail("upmem run", "the host program does not compile\n" + built.stderr.strip())
         events = folder / "events"
         environment = {**os.environ, "BRINGUP_UPMEM_PROGRAM": str(program)}
         if report:
@@ -84,6 +101,103 @@ def run(
         print(f"bringup upmem run: the host program ended by signal {-done.returncode}", file=sys.stderr)
         raise typer.Exit(128 - done.returncode)
     raise typer.Exit(done.returncode)
+
+
+def compare(
+    host: _HostFiles,
+    dpu: _DpuFiles,
+    tasklets: _Tasklets = 16,
+    define: _Macros = None,
+    include: _Folders = None,
+    library: Annotated[Path | None, typer.Option(help="The other libdpu.so (default: the SDK's).")] = None,
+    compiler: Annotated[str, typer.Option(help="The compiler of DPU programs that belongs to it.")] = _SDK_COMPILER,
+) -> None:
+    """Run one program on the simulator and on another libdpu, the hardware's, and print what differs.
+
+    Compared is what the host program prints, and its exit code. Exit status 1 when they differ.
+    """
+    from bringup.upmem.host import LIBRARY
+
+    other = library or _sdk_library()
+    if other is None or not other.is_file():
+        fail(
+            "upmem compare",
+            f"there is no hardware side: {other or 'libdpu.so'} was not found; install UPMEM's SDK, or name its "
+            "libdpu.so with --library",
+        )
+    words = shlex.split(compiler)
+    if not words or shutil.which(words[0]) is None:
+        fail(
+            "upmem compare", f"there is no program '{compiler}' to compile for {other} (source the SDK's upmem_env.sh)"
+        )
+    flags = [*(f"-D{one}" for one in define or ()), *(f"-I{one}" for one in include or ())]
+    flags.append(f"-DNR_TASKLETS={tasklets}")
+    results = []
+    with tempfile.TemporaryDirectory(prefix="bringup-upmem-") as name:
+        for side, one in (("simulator", LIBRARY), ("other", other)):
+            program, executable = Path(name, f"dpu_{side}"), Path(name, f"host_{side}")
+            arguments = _build_host("upmem compare", host, dpu, executable, program, one, flags)
+            try:
+                if one is LIBRARY:
+                    program.write_bytes(_compiled(dpu, tasklets, flags[:-1], False))
+                else:
+                    command = [*words, "-O2", *flags, "-o", str(program), *map(str, dpu)]
+                    subprocess.run(command, check=True, capture_output=True, text=True)
+            except subprocess.CalledProcessError as error:
+                fail("upmem compare", f"{shlex.join(error.cmd)}\n{error.stderr or error.stdout}")
+            except (OSError, RuntimeError) as error:
+                fail("upmem compare", str(error))
+            results.append(subprocess.run([str(executable), *arguments], capture_output=True, text=True))
+    ours, theirs = results
+    lines = list(
+        difflib.unified_diff(ours.stdout.splitlines(), theirs.stdout.splitlines(), "simulator", str(other), lineterm="")
+    )
+    if ours.returncode != theirs.returncode:
+        lines.append(f"exit code: {ours.returncode} on the simulator, {theirs.returncode} with {other}")
+        lines += [text for text in (ours.stderr.strip(), theirs.stderr.strip()) if text]
+    print(
+        "\n".join(lines)
+        if lines
+        else f"no difference: {len(ours.stdout.splitlines())} lines, exit code {ours.returncode}"
+    )
+    raise typer.Exit(1 if lines else 0)
+
+
+def _sdk_library() -> Path | None:
+    home = os.environ.get("UPMEM_HOME", "")
+    found = Path(home, "lib", "libdpu.so") if home else None
+    return found if found and found.is_file() else None
+
+
+def _build_host(
+    command: str, host: list[Path], dpu: list[Path], executable: Path, program: Path, library: Path, flags: list[str]
+) -> list[str]:
+    """Compiles the host program against a libdpu; returns its arguments."""
+    from bringup.targets.toolchain import CompilerMissing, find_compiler
+    from bringup.upmem.toolchain import HOST_HEADERS
+
+    sources = [one for one in host if one.suffix == ".c"]
+    if not sources:
+        fail(command, "no C file of a host program was given")
+    if missing := [str(one) for one in (*sources, *dpu) if not one.is_file()]:
+        fail(command, f"there is no file {', '.join(missing)}")
+    try:
+        words = [*find_compiler(), "-O2", "-g", "-std=gnu11", f"-I{HOST_HEADERS}", *flags, f'-DDPU_BINARY="{program}"']
+    except CompilerMissing as error:
+        fail(command, str(error))
+    words += [
+        *map(str, sources),
+        "-o",
+        str(executable),
+        str(library),
+        f"-Wl,-rpath,{library.parent}",
+        "-lm",
+        "-pthread",
+    ]
+    built = subprocess.run(words, capture_output=True, text=True)
+    if built.returncode:
+        fail(command, "the host program does not compile\n" + built.stderr.strip())
+    return [str(one) for one in host if one.suffix != ".c"]
 
 
 def _compiled(sources: list[Path], tasklets: int, flags: list[str], timed: bool) -> bytes:

@@ -230,25 +230,31 @@ class KernelBuilder:
         return Axis(self._name("j"), extent if isinstance(extent, Index) else self.size(extent), kind)
 
     @contextmanager
-    def loop(self, extent: IntLike | Index, kind: AxisKind = "parallel") -> Iterator[AxisVar]:
-        """A loop inside a grid point; a sequential one runs in order."""
+    def loop(
+        self, extent: IntLike | Index, kind: AxisKind = "parallel", count: Expr | None = None
+    ) -> Iterator[AxisVar]:
+        """A loop inside a grid point; a sequential one runs in order, and only the steps below ``count``."""
         axis = self._axis(extent, kind)
         with self._block() as block:
             yield axis.var
-        self.emit(Loop(axis, tuple(block)))
+        self.emit(Loop(axis, tuple(block), count=count))
 
     def sequential(
         self,
         extent: IntLike | Index,
         inits: Sequence[Expr],
         body: Callable[[AxisVar, tuple[Name, ...]], Sequence[Expr]],
+        count: Expr | None = None,
     ) -> tuple[Name, ...]:
-        """A loop with carried values: the body returns their next values; the result is the last ones."""
+        """A loop with carried values: the body returns their next values; the result is the last ones.
+
+        Only the steps below ``count`` run, where it is given.
+        """
         axis = self._axis(extent, "sequential")
         names = tuple(Name(self._name("c"), init.dtype) for init in inits)
         with self._block() as block:
             updates = tuple(body(axis.var, names))
-        self.emit(Loop(axis, tuple(block), tuple(n.name for n in names), tuple(inits), updates))
+        self.emit(Loop(axis, tuple(block), tuple(n.name for n in names), tuple(inits), updates, count))
         return names
 
     def _combine(self, combine: CombineLike, dtypes: Sequence[DType]) -> Combine:

@@ -27,6 +27,9 @@ EVERYWHERE: Mapping[str, Callable[..., Any]] = Defined("composed everywhere")
 #: Keeps the registrations alive.
 _libraries: list[torch.library.Library] = []
 
+#: Elements of a mask that are counted together (ops/compaction.py).
+BLOCK = 1024
+
 composed_everywhere = partial(define, "composed everywhere")
 
 
@@ -97,9 +100,8 @@ def only(self: Tensor, dtypes: tuple[torch.dtype, ...], what: str) -> None:
 # ---- the parts that are ops of our own, on the CPU ----
 @define("on CPU", "bringup::nonzero_")
 def nonzero_on_cpu(self: Tensor, running: Tensor, tensor: Tensor) -> None:
-    """The places at which a running count grows."""
-    flat = running.diff(prepend=running.new_zeros(1)).nonzero().view(-1)
-    self.copy_(torch.stack(torch.unravel_index(flat, tensor.shape), 1) if tensor.ndim else self)
+    """The places of the truths."""
+    self.copy_(tensor.nonzero())
 
 
 @define("on CPU", "bringup::polynomial_")
@@ -116,25 +118,30 @@ def copy_on_cpu(self: Tensor, src: Tensor) -> None:
 
 
 # ---- where something holds ----
-def places(mask: Tensor, tensor: Tensor) -> Tensor:
-    """(n, ndim) indices of the n truths of a flat mask, as a tensor of some shape counts them; column by column."""
-    running = mask.cumsum(0)
-    count = int(running[-1].item()) if mask.numel() else 0
-    found = torch.empty_strided((count, tensor.ndim), (1, count), dtype=torch.int64, device=mask.device)
-    torch.ops.bringup.nonzero_(found, running, tensor)
+def places(mask: Tensor) -> Tensor:
+    """(n, ndim) indices of the n truths of a mask, column by column."""
+    flat = mask.reshape(-1)
+    whole = flat.numel() // BLOCK * BLOCK
+    counts = flat[:whole].view(-1, BLOCK).sum(1)
+    if whole != flat.numel():
+        last = flat[whole:].sum(0, keepdim=True)
+        counts = torch.cat((counts, last)) if whole else last
+    ends = counts.cumsum(0) if counts.numel() > 1 else counts
+    count = int(ends[-1].item()) if counts.numel() else 0
+    found = torch.empty_strided((count, mask.ndim), (1, count), dtype=torch.int64, device=mask.device)
+    torch.ops.bringup.nonzero_(found, ends - counts, mask)
     return found
 
 
 def flat_places(mask: Tensor) -> Tensor:
     """The places of the truths of a flat mask."""
-    return places(mask, mask).view(-1)
+    return places(mask).view(-1)
 
 
 @composed("aten::nonzero")
 def nonzero(self: Tensor) -> Tensor:
     """The indices of all elements that are not zero, in order."""
-    mask = self != 0  # also the shape: the kernel that counts knows no complex numbers
-    return places(mask.reshape(-1), mask)
+    return places(self if self.dtype == torch.bool else self != 0)
 
 
 @composed("aten::nonzero.out")

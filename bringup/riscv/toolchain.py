@@ -37,6 +37,7 @@ class Core(NamedTuple):
 
 CORES = {
     "rv64gc": Core("riscv64", "generic_rv64+m+a+f+d+c", "rv64gc", "lp64d"),
+    "rv64gc_zfh": Core("riscv64", "generic_rv64+m+a+f+d+c+zfh", "rv64gc_zfh", "lp64d"),
     "rv64gcv": Core("riscv64", "generic_rv64+m+a+f+d+c+v", "rv64gcv", "lp64d"),
     "rv32imc": Core("riscv32", "generic_rv32+m+c", "rv32imc_zicsr", "ilp32"),
     "rv32imfc": Core("riscv32", "generic_rv32+m+f+c", "rv32imfc_zicsr", "ilp32f"),

@@ -26,6 +26,7 @@ from bringup.ir.expr import (
     Param,
     Unary,
     Where,
+    binary,
     const,
 )
 from bringup.ir.index import AxisVar, FloorDiv, Index, Int, Max, Min, Mod, OfTwo, Size, Sum
@@ -224,7 +225,7 @@ class ScalarEmitter(ABC):
             return self._store(stmt)
         if isinstance(stmt, Loop):
             step = [*self.block(stmt.body), *self._bind(stmt.carried, stmt.updates)]
-            return [*self._bind(stmt.carried, stmt.inits), *self.loops((stmt.axis,), step)]
+            return [*self._bind(stmt.carried, stmt.inits), *self.loops((stmt.axis,), step, stmt.count)]
         if isinstance(stmt, (Reduce, Contract)):
             return self._fold(fold_of(stmt))
         combine = stmt.combine
@@ -234,11 +235,14 @@ class ScalarEmitter(ABC):
         step = [*values, *bind, *merge] if stmt.exclusive else [*values, *merge, *bind]
         return [*self._bind(combine.left, stmt.inits), *self.loops((stmt.axis,), [*step, *self.block(stmt.then)])]
 
-    def loops(self, axes: Sequence[Axis], body: Lines) -> Lines:
-        """Returns nested loops over axes, the first one outermost."""
+    def loops(self, axes: Sequence[Axis], body: Lines, count: Expr | None = None) -> Lines:
+        """Returns nested loops over axes, the first one outermost; ``count`` ends them earlier."""
         for axis in reversed(axes):
             end = f"n_{axis.name}_end"
-            start = self.assign(end, self.index(axis.extent), int64)
+            steps = self.index(axis.extent)
+            if count is not None:
+                steps = self.value(binary("min", count, IndexValue(axis.extent)))
+            start = self.assign(end, steps, int64)
             self.variables[f"i_{axis.name}"] = int64
             zero = self.constant(const(0, int64))
             body = [start, *self.loop(f"i_{axis.name}", zero, self.read(end), body)]

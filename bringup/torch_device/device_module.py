@@ -303,9 +303,12 @@ def is_initialized() -> bool:
     return not _C.in_bad_fork() and any(_C.is_open(index) for index in range(device_count()))
 
 
-def __getattr__(name: str) -> bool:
+def __getattr__(name: str) -> Any:
     if name == "_initialized":  # torch.utils.checkpoint asks: only then does it keep the RNG state
         return is_initialized()
+    for active in in_use.active_drivers():
+        if name in active.driver.device_functions:
+            return getattr(active.driver, name)
     raise AttributeError(f"module 'torch.{in_use.device_type()}' has no attribute '{name}'")
 
 

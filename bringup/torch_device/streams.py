@@ -116,11 +116,40 @@ def stream_of(stream_id: int, index: int, device_type: int) -> torch.Stream:
 _DEVICE_TYPE = 20
 
 
-def synchronize(device: Device = None) -> None:
-    """Waits for all work of a device; one that was never used has none."""
+def synchronize(device: Device = None, timeout: float | None = None) -> None:
+    """Waits for all work of a device; one that was never used has none.
+
+    With a ``timeout`` in seconds a device that does not come to an end is a TimeoutError that names its streams.
+    Nothing is ended by that: other devices go on, and this one may be waited for again.
+
+    >>> torch.sim.synchronize(timeout=10)  # doctest: +SKIP
+    """
     if device is None and _C.device_count() == 0:
         return
-    _C.synchronize(device_index(device))
+    index = device_index(device)
+    if timeout is not None:
+        _wait_until_idle(index, timeout)
+    _C.synchronize(index)
+
+
+#: The default stream, and two pools of 32.
+_STREAMS = 65
+
+
+def _wait_until_idle(index: int, timeout: float) -> None:
+    if not timeout >= 0:
+        raise ValueError(f"synchronize cannot wait for {timeout} seconds")
+    end, pause = time.monotonic() + timeout, 1e-5
+    streams = [stream_of(number, index, _DEVICE_TYPE) for number in range(_STREAMS)]
+    while streams := [one for one in streams if not one.query()]:
+        if time.monotonic() >= end:
+            names = ", ".join(str(one.stream_id) for one in streams)
+            raise TimeoutError(
+                f"{in_use.device_type()}:{index} is not done after {timeout:g} s: work of stream {names} still runs. A "
+                "kernel may be stuck (BRINGUP_DEBUG=4 prints each launch), or wait for an event that nothing records"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
 
 
 def sleep(milliseconds: float) -> None:

@@ -109,6 +109,7 @@ def library() -> ctypes.CDLL:
         "bringup_upmem_counters": (None, by_pointer, pointer),
         "bringup_upmem_counter_count": (u32,),
         "bringup_upmem_limit": (None, by_pointer, ctypes.c_double),
+        "bringup_upmem_check": (ctypes.c_int, by_pointer),
         "bringup_upmem_mram": (pointer, by_pointer, ctypes.POINTER(u64)),
         "bringup_upmem_log": (pointer, by_pointer, u32, ctypes.POINTER(u64)),
         "bringup_upmem_failure": (text,),
@@ -129,7 +130,9 @@ def _free(loaded: ctypes.CDLL, handle: _SetHandle) -> None:
 class DpuSet:
     """``count`` DPUs with 64 MB of MRAM each, of which only touched pages take memory here.
 
-    A launch that takes longer than ``seconds`` on this machine is a DpuFault.
+    A launch that takes longer than ``seconds`` on this machine is a DpuFault. ``checks`` makes a fault of DMA that
+    reads MRAM which neither the host nor DMA has written (the chip holds anything there, here it is 0); what a program
+    writes to MRAM by plain assignments, or Python through ``mram``, is not seen.
 
     >>> with DpuSet(2) as dpus:
     ...     dpus.load('''
@@ -143,7 +146,7 @@ class DpuSet:
     [60, 90]
     """
 
-    def __init__(self, count: int, *, seconds: float = 600.0) -> None:
+    def __init__(self, count: int, *, seconds: float = 600.0, checks: bool = False) -> None:
         self._c = library()
         self._handle = _SetHandle()
         if not 1 <= count <= DPUS_MAX:
@@ -155,6 +158,8 @@ class DpuSet:
         self._program = ctypes.c_void_p()
         self._symbols: dict[str, Symbol] = {}
         self._c.bringup_upmem_limit(ctypes.byref(self._handle), seconds)
+        if checks:
+            self._check(self._c.bringup_upmem_check(ctypes.byref(self._handle)))
 
     def __enter__(self) -> DpuSet:
         return self

@@ -1,10 +1,10 @@
 """How long a launch or a transfer takes on the chip: the law that turns counts into an estimate.
 
-A launch takes its constant and the slowest DPU. A DPU is as slow as the slowest of three: its pipeline, which issues
+A launch takes its constant and the slowest DPU. A DPU is as slow as the slowest of four: its pipeline, which issues
 one instruction a cycle; its busiest tasklet, which issues once in 11 cycles and waits for its own DMA; its DMA engine,
-which serves one request after the other.
+which serves one request after the other; its busiest mutex, under which one tasklet runs at a time.
 
-    cycles = max(ΣI, max over tasklets (11·I + latency), Σ occupancy)
+    cycles = max(ΣI, max over tasklets (11·I + latency), Σ occupancy, 11·instructions under a mutex)
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ class Sample:
     read_bytes: Array
     writes: Array
     write_bytes: Array
+    held: float
+    """Instructions under a mutex, of the mutex that was held longest: those run one tasklet at a time."""
 
-    WIDTH: ClassVar[int] = 2 + 5 * TASKLETS_MAX
+    WIDTH: ClassVar[int] = 3 + 5 * TASKLETS_MAX
 
     @classmethod
     def of_row(cls, row: npt.ArrayLike) -> Sample:
         """A sample from the library's row of numbers (``struct sample`` of native/rv32.h)."""
         numbers = np.asarray(row, np.float64)
-        work = numbers[2:].reshape(TASKLETS_MAX, 5)[: int(numbers[1])]
-        return cls(int(numbers[0]), *np.ascontiguousarray(work.T))
+        work = numbers[3:].reshape(TASKLETS_MAX, 5)[: int(numbers[1])]
+        instructions, reads, read_bytes, writes, write_bytes = np.ascontiguousarray(work.T)
+        return cls(int(numbers[0]), instructions, reads, read_bytes, writes, write_bytes, float(numbers[2]))
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class LaunchTime:
     mram_bytes: Array = field(repr=False)
     """Of every DPU, both directions."""
     bound: str
-    """What limits the slowest DPU: pipeline, tasklet or MRAM."""
+    """What limits the slowest DPU: pipeline, tasklet, MRAM or lock."""
     sampled: int
     """How many DPUs were counted; the others are scaled by their DMA."""
     clock_hz: float
@@ -111,7 +114,7 @@ def launch_time(
     requests = native["dma_reads"] + native["dma_writes"]
     engine = dma["occupancy"] * requests + dma["occupancy_per_byte"] * moved
     nearest = np.array([min(range(len(samples)), key=lambda s: abs(samples[s].dpu - d)) for d in range(len(moved))])
-    issued, busiest, work = (np.zeros(len(samples)) for _ in range(3))
+    issued, busiest, locked, work = (np.zeros(len(samples)) for _ in range(4))
     for i, sample in enumerate(samples):
         latency = (
             dma["read_latency"] * sample.reads
@@ -121,11 +124,12 @@ def launch_time(
         own = sample.instructions
         issued[i] = own.sum()
         busiest[i] = (machine["issue_interval"] * own + latency).max()
+        locked[i] = machine["issue_interval"] * sample.held if len(own) > 1 else 0.0
         work[i] = (sample.read_bytes + sample.write_bytes).sum()
     share = np.ones(len(moved))
     of_sample = work[nearest]
     np.divide(moved, of_sample, out=share, where=of_sample > 0)
-    limits = np.stack([issued[nearest] * share, busiest[nearest] * share, engine])
+    limits = np.stack([issued[nearest] * share, busiest[nearest] * share, engine, locked[nearest] * share])
     cycles = limits.max(axis=0) * fitted.get("factor", 1.0)
     slowest = int(np.argmax(cycles))
     return LaunchTime(
@@ -133,7 +137,7 @@ def launch_time(
         cycles=cycles,
         instructions=limits[0],
         mram_bytes=moved,
-        bound=("pipeline", "tasklet", "MRAM")[int(np.argmax(limits[:, slowest]))],
+        bound=("pipeline", "tasklet", "MRAM", "lock")[int(np.argmax(limits[:, slowest]))],
         sampled=len(samples),
         clock_hz=machine["clock_hz"],
         watts_per_dpu=machine["watts_per_dpu"],
@@ -154,4 +158,4 @@ def transfer_seconds(
     of_rank = float(np.interp(np.log2(in_rank), np.log2(table["dpus"]), bandwidths))
     limit = table["host_bus_gb_per_s"]["broadcast" if broadcast else "to" if to else "from"]
     bandwidth = min(of_rank * max(1.0, dpus / 64), limit)
-    return float(table["start_seconds"] + nbytes * dpus / (bandwidth * 1e9))
+    return float(table["to_start_seconds" if to else "from_start_seconds"] + nbytes * dpus / (bandwidth * 1e9))

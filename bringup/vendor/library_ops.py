@@ -32,7 +32,7 @@ Functions = Mapping[torch._ops.OpOverload, Mapping[str, Function]]
 def functions_of(
     drivers: Iterable[in_use.ActiveDriver], tables: Mapping[str, Mapping[str, Function]] | None = None
 ) -> Functions:
-    """The functions of all drivers by op, for ``register``; a name that is not an op, or a value not callable, raises.
+    """The functions of all drivers by op, for ``register``; raises for a name that is no op and what is not callable.
 
     ``tables``: by the name of a driver, the functions of its op table, which stand behind those of ``Driver.ops``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -342,3 +343,19 @@ def test_a_wait_does_not_wait_for_what_the_core_waits_for_in_another_thread(modu
         assert not gate.is_set()
         gate.set()
         core.join()
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_waiting_for_a_stuck_stream_ends(module: Any, device: str) -> None:
+    stream = module.Stream()
+    module.synchronize(timeout=60)
+    with held(stream):
+        began = time.monotonic()
+        said = rf"{device}:\d+ is not done after 0.05 s: work of stream {stream.stream_id} "
+        with pytest.raises(TimeoutError, match=said):
+            module.synchronize(timeout=0.05)
+        assert time.monotonic() - began < 30
+        with pytest.raises(ValueError, match="cannot wait for -1 seconds"):
+            module.synchronize(timeout=-1)
+    module.synchronize(timeout=60)
+    assert stream.query()

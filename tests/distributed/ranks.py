@@ -19,6 +19,7 @@ from datetime import timedelta
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +53,18 @@ def environment(size: int, **extra: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size), **extra}
 
 
-def start(words: Sequence[str], size: int, env: Mapping[str, str], folder: Path) -> list[subprocess.Popen[str]]:
-    """Starts one process per rank; each writes to a file of its own."""
+def start(
+    words: Sequence[str],
+    size: int,
+    env: Mapping[str, str],
+    folder: Path,
+    rank_env: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+) -> list[subprocess.Popen[str]]:
+    """Starts one process per rank; each writes to a file of its own. ``rank_env`` is for one rank only."""
     processes = []
     for rank in range(size):
         with (folder / f"output{rank}").open("w") as output:
-            own = {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            own = {**env, "RANK": str(rank), "LOCAL_RANK": str(rank), **rank_env.get(rank, {})}
             command = [sys.executable, *words]
             processes.append(
                 subprocess.Popen(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT, text=True)
@@ -100,7 +107,7 @@ def main(file: str, folder: str) -> None:
     """One rank."""
     import faulthandler
 
-    faulthandler.dump_traceback_later(150, exit=True)
+    faulthandler.dump_traceback_later(220, exit=True)
     import torch
     import torch.distributed as dist
 
@@ -119,11 +126,8 @@ def main(file: str, folder: str) -> None:
         except Exception:
             wrong = traceback.format_exc()
         print(json.dumps({"program": name, "wrong": wrong}), flush=True)
-        if wrong:  # the others cannot know
-            break
-    else:
-        dist.barrier()
-        dist.destroy_process_group()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def tensors_equal(got: Any, expected: Any) -> None:

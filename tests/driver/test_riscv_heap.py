@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bringup.drivers.riscv.heap import Heap
+from bringup.driver.heap import Heap
 
 START, END = 0x8000_0040, 0x8001_0000
 

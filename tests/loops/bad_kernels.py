@@ -78,6 +78,9 @@ _BODIES = [
         "reduce (t) over j < m lanes 1 { init (float64(0.0)) "
         "value (x[i, j]) combine (a), (b) -> ((a + b)) } store z[i] = p",
     ),
+    ("type", "a count that is no int64", "loop j < m until p carry (c) from (p) { next (c) } store z[i] = c"),
+    ("count", "a parallel loop that ends early", "loop j < m parallel until k[i] { store y[i, j] = p }"),
+    ("scope", "a count of the loop's own axis", "loop j < m until index(j) { store y[i, j] = p }"),
     ("type", "an update of another type", "loop j < m carry (c) from (p) { next (float64(c)) } store z[i] = c"),
     (
         "combine",

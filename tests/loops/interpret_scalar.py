@@ -101,7 +101,8 @@ class _Point:
                 state = after
         else:
             state = [self.value(init) for init in stmt.inits]
-            for point in self.points((stmt.axis,)):
+            points = self.points((stmt.axis,))
+            for point in points if stmt.count is None else points[: max(0, int(self.value(stmt.count)))]:
                 self.axes.update(point)
                 self.names.update(zip(stmt.carried, state))
                 self.block(stmt.body)

@@ -104,7 +104,8 @@ def _scan(maker: Maker) -> None:
 
 
 def _loop(maker: Maker) -> None:
-    """A sequential loop that carries a value and stores it at each step."""
+    """A sequential loop that carries a value and stores it at each step; some end early."""
+    rng = maker.rng
     axis, dtype = maker.axis("sequential"), maker.dtype()
     carried = Name(maker.name("c"), dtype)
     init = maker.value(dtype, maker.grid, 1)
@@ -114,7 +115,8 @@ def _loop(maker: Maker) -> None:
     maker.values = outer
     out, axes = _out_along(maker, axis, dtype)
     body = (Store(out, tuple(a.var for a in axes), carried),)
-    maker.body.append(Loop(axis, body, (carried.name,), (init,), (update,)))
+    count = maker.value(int64, maker.grid, 1) if rng.random() < 0.3 else None
+    maker.body.append(Loop(axis, body, (carried.name,), (init,), (update,), count))
     maker.values.append(carried)
 
 

@@ -300,10 +300,10 @@ def program_of(trials: Sequence[Trial], target: RiscvTarget, vectors: bool) -> P
     return Program(trials, render_steps(program, replace(target, assembly=vectors)), tuple(places), bytes(block))
 
 
-def target_of(isa: str, tools: toolchain.Toolchain) -> RiscvTarget:
+def target_of(isa: str, tools: toolchain.Toolchain, vector_bytes: int = 64) -> RiscvTarget:
     """What the emitters are told of an instruction set."""
     vectors = "v" in MachineSpec(isa, vlen=128 if isa.endswith("v") else 0).extensions and tools.vectors
-    return RiscvTarget(vector_bytes=64 if vectors else 0, fma=isa != "rv32imc", isa=isa)
+    return RiscvTarget(vector_bytes=vector_bytes if vectors else 0, fma=isa != "rv32imc", isa=isa)
 
 
 def tools_of(family: str) -> toolchain.Toolchain:
@@ -315,12 +315,17 @@ def tools_of(family: str) -> toolchain.Toolchain:
 
 
 def run_trials(
-    trials: Sequence[Trial], isa: str, family: str, flags: Sequence[str] = (), machines: Sequence[str] = MACHINES
+    trials: Sequence[Trial],
+    isa: str,
+    family: str,
+    flags: Sequence[str] = (),
+    machines: Sequence[str] = MACHINES,
+    vector_bytes: int = 64,
 ) -> Program:
     """Builds the trials into one program and compares its results on the machines that are here, in every length of
     vectors."""
     tools = tools_of(family)
-    program = program_of(trials, target_of(isa, tools), isa.endswith("v"))
+    program = program_of(trials, target_of(isa, tools, vector_bytes), isa.endswith("v"))
     spec = MachineSpec(isa, vlen=VLENS[0] if isa.endswith("v") else 0, ram_bytes=_RAM)
     files = program.sources() | runtime.sources(spec)
     elf = toolchain.build(files, isa, runtime.LINK, tools, ["-g", *flags])

@@ -6,12 +6,13 @@ import functools
 import random
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
-from bringup.ir.dtypes import float32
+from bringup.ir.dtypes import float32, int8, int32, uint8
 from bringup.ir.expr import Binary, Expr, Name, const
 from bringup.ir.index import AxisVar, Index, Int
-from bringup.ir.kernel import Axis, Block, Contract, Kernel, Let, Store
+from bringup.ir.kernel import Axis, Block, Buffer, Contract, Kernel, Let, Store
 from tests.riscv.emit_values import random_value
 from tests.riscv.emitting import FAMILIES, Trial, TrialMaker, run_trials
 
@@ -134,9 +135,36 @@ def again_trial(rng: random.Random) -> Trial:
     return maker.trial(Kernel("again", buffers=tuple(maker.buffers), axes=axes, body=(sums, store)))
 
 
+def byte_trial(rng: random.Random) -> Trial:
+    """A matrix product of bytes with the largest numbers there are: two sums share a register, the lower one negative
+    or not, and nothing of it reaches the other."""
+    maker = TrialMaker(rng, constant=0.5)
+    rows, columns, depth = _extent(rng) % 50 + 1, _extent(rng) % 50 + 1, rng.choice([1, 2, 9, 300])
+    i, j, p = map(AxisVar, "ijp")
+    generator, dtype = np.random.default_rng(rng.getrandbits(32)), rng.choice([int8, int8, uint8])
+
+    def factor(name: str, shape: list[int]) -> Buffer:
+        extremes = generator.choice([dtype.low, dtype.high, 0, 1], shape[0] * shape[1])
+        return maker.buffer(name, shape, dtype=dtype, dense=True, values=extremes.astype(dtype.storage))
+
+    a, b = factor("a", [rows, depth]), factor("b", [depth, columns])
+    maker.buffer("y", [rows, columns], "out", dtype=int32)
+    sums = Contract("acc", (Axis("p", Int(depth), "reduce"),), a[i, p], b[p, j])
+    total: Expr = Name("acc", int32)
+    if rng.random() < 0.5:
+        total = total * maker.buffer("m", [rows], dtype=int32)[i]
+    axes = (Axis("i", Int(rows)), Axis("j", Int(columns)))
+    body = (sums, Store("y", (i, j), total))
+    return maker.trial(Kernel("bytes", buffers=tuple(maker.buffers), axes=axes, body=body))
+
+
 @functools.cache
 def _trials(kind: str) -> list[Trial]:
-    makers = {"matrix": [matrix_trial, matrix_trial, vector_trial, again_trial], "convolution": [convolution_trial]}
+    makers = {
+        "matrix": [matrix_trial, matrix_trial, vector_trial, again_trial],
+        "convolution": [convolution_trial],
+        "bytes": [byte_trial],
+    }
     rng = random.Random(kind)
     return [rng.choice(makers[kind])(rng) for _ in range(COUNT)]
 
@@ -151,3 +179,11 @@ def test_contractions(kind: str, family: str, isa: str) -> None:
     assert sum("sums in registers" in one or "rows at once" in one for one in how) > len(how) / 2, how
     if isa == "rv64gcv":
         assert sum("vectors" in one for one in how) > len(how) / 2, how
+
+
+@families
+@pytest.mark.parametrize("isa", ["rv64gc", "rv32imfc"])
+def test_bytes_two_in_a_register(isa: str, family: str) -> None:
+    program = run_trials(_trials("bytes"), isa, family, machines=["interpreter"])
+    in_pairs = sum("two in each" in one.how for one in program.kernels.rendered)
+    assert in_pairs > COUNT / 2 if isa == "rv64gc" else in_pairs == 0

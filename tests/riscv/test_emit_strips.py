@@ -183,4 +183,4 @@ def test_strips(family: str, isa: str) -> None:
     if isa == "rv64gcv":
         how = [one.how for one in program.kernels.rendered]
         assert sum("vectors" in one for one in how) > len(how) / 2, how
-        assert "loops" in how
+        assert any(one.startswith("loops") for one in how)

@@ -18,7 +18,7 @@ STRICT = ["-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 ODD = ["-Wno-type-limits", "-Wno-tautological-compare"]
 
 
-@pytest.mark.parametrize("isa", ["rv64gc", "rv64gcv", "rv32imc", "rv32imfc"])
+@pytest.mark.parametrize("isa", ["rv64gc", "rv64gc_zfh", "rv64gcv", "rv32imc", "rv32imfc"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_warnings(family: str, isa: str, tmp_path: Path) -> None:
     tools = tools_of(family)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from bringup.graph.bare_metal.passes import arranged
+from bringup.graph.bare_metal.passes.filling import fill_in_words
 from bringup.graph.bare_metal.passes.flattening import flatten
 from bringup.graph.bare_metal.passes.in_order import in_order
 from bringup.graph.bare_metal.passes.joining import join
+from bringup.graph.bare_metal.passes.offloading import apart
 from bringup.graph.bare_metal.passes.padding import pad
 from bringup.graph.bare_metal.passes.pooling import fuse_pooling
 from bringup.graph.bare_metal.passes.products import products
@@ -57,7 +59,7 @@ def test_exact_passes_keep_every_bit(spoiled: bool) -> None:
     padded = pad(value_folds(ordered))
     _assert_same(program, _results(value_folds(ordered), inputs), want, "value_folds")
     _assert_same(program, _results(padded, inputs), want, "padding")
-    for last in (fuse_pooling, flatten):
+    for last in (fuse_pooling, flatten, apart, fill_in_words):
         _assert_same(program, _results(last(padded), inputs), want, last.__name__)
         _assert_same(program, _results(join(last(padded)), inputs), want, f"join after {last.__name__}")
 
@@ -108,6 +110,8 @@ def test_every_pass_finds_work() -> None:
     flat_axes = {step.name for step in flatten(padded).steps if any(axis.name == "flat" for axis in step.kernel.axes)}
     assert any("padded_0" in name for name in flat_axes), flat_axes
     assert any(a.kernel != b.kernel for a, b in zip(padded.steps, join(padded).steps))
+    assert any(name.endswith("_rest") and "mlp_batch" in name for name in _names(apart(padded)))
+    assert any(a.kernel != b.kernel for a, b in zip(padded.steps, fill_in_words(padded).steps))
     axes = [axis for step in ordered.steps for axis in step.kernel.axes]
     assert not any(axis.extent == Int(1) for axis in axes)
     assert any(axis.extent == Int(1) for step in together()[2].steps for axis in step.kernel.axes)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import bringup
 from bringup.graph.bare_metal.build import DoesNotFit
@@ -342,3 +343,18 @@ def test_bare_metal_needs_no_device_with_kernels(run_python, tmp_path: Path, act
     """The chip that runs a project is the target; what PyTorch device this process has does not matter."""
     skip_without_a_riscv_compiler()
     run_python(WITHOUT_KERNELS, str(tmp_path), env=active)
+
+
+class _Attention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_attention_is_exported_as_the_products_it_is_made_of(tmp_path: Path) -> None:
+    """As one kernel it took 186,000 instructions where these take 75,000."""
+    inputs = tuple(torch.randn(1, 2, 8, 4) for _ in range(3))
+    bringup.export(_Attention(), inputs, target="riscv", out=tmp_path / "a", name="a")
+    text = (tmp_path / "a" / "a.c").read_text()
+    assert "bmm(" in text
+    assert "softmax(" in text
+    assert " attention(" not in text

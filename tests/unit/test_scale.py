@@ -130,3 +130,25 @@ def test_a_chart_is_svg_with_its_names(tmp_path: Path) -> None:
     words = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "a < b" in words
     assert "title & more" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--devices", "8,many"], "--devices '8,many': write numbers from 1 on"),
+        (["--devices", "0"], "--devices '0'"),
+        (["--link", "fast"], "'fast' is no link: write its bandwidth and latency, such as 25GB/s,2us"),
+        (["--strategy", "zero"], "--strategy knows ddp, fsdp, tp, not zero"),
+        (["--check", "1"], "--check 1: at least 2 processes"),
+        (["--plot", "nowhere/at.svg"], "there is no folder nowhere"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(words: list[str], said: str, capfd: Any) -> None:
+    pytest.importorskip("typer")
+    from typer.testing import CliRunner
+
+    from bringup.cli import app
+
+    result = CliRunner().invoke(app(), ["scale", "model.py", *words])
+    assert result.exit_code == 2
+    assert said in result.output + capfd.readouterr().err

@@ -192,6 +192,34 @@ def test_a_loop_without_end_is_stopped() -> None:
     assert "ran longer than 0.3 s" in message
 
 
+def test_reads_of_mram_that_nobody_wrote_are_found_when_asked() -> None:
+    program = """
+    #include <defs.h>
+    #include <mram.h>
+    __mram int64_t table[2] = {1, 2};
+    __mram_noinit int64_t room[64];
+    __host uint32_t length;
+    __dma_aligned int64_t block[64];
+    int main(void) {
+      mram_read(table, block, 16);
+      mram_write(block, &room[32], 16);
+      mram_read(&room[32], block, 16);
+      mram_read(room, block, length);
+      return 0;
+    }"""
+    with DpuSet(3, checks=True) as machine:
+        machine.load(program, tasklets=1)
+        machine.write("room", np.zeros((3, 16), np.int64))
+        machine.launch(length=128)
+        with pytest.raises(
+            DpuFault, match="mram_read of 136 bytes at MRAM offset 0x10: nobody has written offset 0x90"
+        ):
+            machine.launch(length=136)
+    with DpuSet(3) as machine:
+        machine.load(program, tasklets=1)
+        machine.launch(length=512)
+
+
 @pytest.mark.parametrize("dpus", [0, -1, 3000])
 def test_a_machine_has_2556_dpus(dpus: int) -> None:
     with pytest.raises(DpuError, match="a machine has 1 to 2,556"):

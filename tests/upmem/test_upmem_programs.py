@@ -1,6 +1,7 @@
 """Host and DPU programs in C, written for the SDK: by ``bringup upmem run``, and by a Makefile of their own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bringup.upmem import DpuToolchainMissing
+from bringup.upmem.host import LIBRARY
 from bringup.upmem.toolchain import compiler
 
 try:
@@ -104,3 +106,41 @@ def test_what_does_not_compile_is_said() -> None:
     done = bringup("run", host, "--dpu", host)
     assert done.returncode == 2
     assert "the compiler refused a DPU program" in done.stderr
+
+
+def test_a_program_is_compared_on_two_libraries(tmp_path: Path) -> None:
+    """The other library is a copy of ours; a program that prints the name of its DPU program differs."""
+    library = tmp_path / "libdpu.so"
+    shutil.copy(LIBRARY, library)
+    words = (str(PROGRAMS / "pipeline_host.c"), "--dpu", str(PROGRAMS / "pipeline_dpu.c"), "--tasklets", "7")
+    tool = f"{sys.executable} -m bringup.upmem.tools"
+    done = bringup("compare", *words, "--library", str(library), "--compiler", tool)
+    assert (done.returncode, done.stdout) == (0, "no difference: 3 lines, exit code 0\n"), done.stderr
+
+    host, dpu = tmp_path / "host.c", tmp_path / "dpu.c"
+    host.write_text("#include <stdio.h>\n#include <string.h>\nint main(void) { puts(strrchr(DPU_BINARY, 95)); }")
+    dpu.write_text("int main(void) { return 0; }")
+    names = (str(host), "--dpu", str(dpu))
+    done = bringup("compare", *names, "--library", str(library), "--compiler", tool)
+    assert done.returncode == 1
+    assert {"-_simulator", "+_other"} <= set(done.stdout.splitlines())
+
+    done = bringup("compare", *names, "--library", str(tmp_path / "none.so"))
+    assert done.returncode == 2
+    assert "there is no hardware side" in done.stderr
+    done = bringup("compare", *names, "--library", str(library), "--compiler", "no-such-compiler")
+    assert done.returncode == 2
+    assert "there is no program 'no-such-compiler'" in done.stderr
+
+
+def test_the_numbers_of_the_calibration_are_printed() -> None:
+    done = bringup("calibrate")
+    assert done.returncode == 0
+    assert "350 / 4.91 MOPS" in done.stdout
+    assert "UPMEM hardware:" in done.stdout
+
+
+def test_the_report_names_every_phase() -> None:
+    done = bringup("run", str(PROGRAMS / "pipeline_host.c"), "--dpu", str(PROGRAMS / "pipeline_dpu.c"))
+    assert [line.split()[0] for line in done.stderr.splitlines()[1:]] == ["CPU→DPU", "DPU", "DPU→CPU", "probe"]
+    assert "128 calls, 128,256 bytes" in done.stderr

@@ -188,12 +188,9 @@ ProcessGroup::Work ProcessGroup::run(Call call, Start start) {
   if (name.number == 1) name_owner();
   auto work = c10::make_intrusive<DeviceWork>(name, call.type, device, call.writes, queued);
   work->message = call.message;
-  work->on_failure = [broken = broken_, group = name_](const std::string& why) {
-    {
-      std::lock_guard lock(broken->mutex);
-      if (broken->why.empty()) broken->why = why;
-    }
-    if (failure_observer) failure_observer(group, why);
+  work->on_failure = [broken = broken_](const std::string& why) {
+    std::lock_guard lock(broken->mutex);
+    if (broken->why.empty()) broken->why = why;
   };
   if (queued)
     queue(device, work, call, start, zero_copy, as_bytes);

@@ -115,7 +115,4 @@ class ProcessGroup final : public c10d::Backend {
   const std::shared_ptr<Broken> broken_ = std::make_shared<Broken>();
 };
 
-// Told of a call that failed, on the thread that met it: by the group's own name, and why.
-inline void (*failure_observer)(const std::string& group, const std::string& why) = nullptr;
-
 } // namespace bringup

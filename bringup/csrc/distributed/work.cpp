@@ -25,6 +25,17 @@ Waited& waited() {
   return *works;
 }
 std::atomic<Clock::rep> g_leaving{0}; // when to give up; 0: never
+std::atomic<int> g_observing{0};
+
+// Not once the interpreter may be going down: a thread that then asks for it is ended in the middle of its work.
+void observe(const std::string& group, const std::string& why) {
+  ++g_observing;
+  if (failure_observer && !g_leaving)
+    failure_observer(group, why);
+  else
+    std::fprintf(stderr, "bringup: %s\n", why.c_str());
+  --g_observing;
+}
 
 } // namespace
 
@@ -182,27 +193,30 @@ void DeviceWork::complete_on(int32_t stream) {
 
 // A stream that the call's outputs reach hears of it at its next use; later calls of the group are refused.
 void DeviceWork::fail(const std::string& why) noexcept {
-  std::vector<std::pair<Device*, int32_t>> streams;
   {
     std::lock_guard lock(lock_);
     if (!failure_.empty()) return;
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     char time[32];
     std::snprintf(time, sizeof(time), "%.1f s", seconds);
-    failure_ = "rank " + std::to_string(name_.rank) + " of " + std::to_string(name_.size) + ": " + name_.collective +
-               " (call " + std::to_string(name_.number) + " of group '" + name_.group + "', " + name_.tensors + " on " +
-               device_.label() + ") failed after " + time + ": " +
-               why.substr(0, why.find("\nException raised from")) + // frames of torch say nothing to its user
-               ". Another rank has died, is stuck or has called something else; the group cannot be used any more: "
-               "destroy_process_group() and start again from a checkpoint";
-    streams = waiting_;
+    std::string text =
+        "rank " + std::to_string(name_.rank) + " of " + std::to_string(name_.size) + ": " + name_.collective +
+        " (call " + std::to_string(name_.number) + " of group '" + name_.group + "', " + name_.tensors + " on " +
+        device_.label() + ") failed after " + time + ": " +
+        why.substr(0, why.find("\nException raised from")) + // frames of torch say nothing to its user
+        ". Another rank has died, is stuck or has called something else; the group cannot be used any more: "
+        "destroy_process_group() and start again from a checkpoint";
+    // Before anything that waits for this work goes on: it must find the failure.
+    auto streams = waiting_;
+    if (std::find(streams.begin(), streams.end(), std::pair(&device_, called_on_)) == streams.end())
+      streams.emplace_back(&device_, called_on_);
+    for (const auto& [device, stream] : streams)
+      if (queued) device->keep_failure(stream, Error(BRINGUP_ERROR, text));
+    failure_ = std::move(text);
+    if (on_failure) on_failure(failure_);
   }
-  if (on_failure) on_failure(failure_);
   changed_.notify_all();
-  if (!queued) return;
-  if (std::find(streams.begin(), streams.end(), std::pair(&device_, called_on_)) == streams.end())
-    streams.emplace_back(&device_, called_on_);
-  for (const auto& [device, stream] : streams) device->keep_failure(stream, Error(BRINGUP_ERROR, failure_));
+  observe(name_.group, failure_);
 }
 
 void DeviceWork::throw_failure() {
@@ -310,7 +324,7 @@ void DeviceWork::abort() {
 
 void DeviceWork::leave() {
   g_leaving = (Clock::now() + kGrace).time_since_epoch().count();
-  std::set<DeviceWork*> works;
+  while (g_observing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto until = Clock::now() + kGrace;
   for (;;) { // messages that are on their way arrive; others are given up
     {

@@ -69,6 +69,9 @@ class DeviceWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// Told of a call that failed, on the thread that met it: by the group's own name, and why.
+inline void (*failure_observer)(const std::string& group, const std::string& why) = nullptr;
+
 // Makes a stream wait for what another one has been given so far.
 void follow(Device& device, int32_t waiting, int32_t stream);
 

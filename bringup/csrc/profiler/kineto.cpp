@@ -39,6 +39,8 @@ struct Row final : libkineto::GenericTraceActivity {
   }
 };
 
+constexpr int64_t kBelowProcesses = 5'000'000; // where viewers place devices: behind the largest number of a process
+
 int32_t thread_number() { return libkineto::systemThreadId(); }
 
 void memory_changed(Device& device, const Block& block, bool allocated) {
@@ -160,7 +162,7 @@ struct Session final : libkineto::IActivityProfilerSession {
     for (const auto& row : buffer_->activities) logger.handleActivity(*row);
     for (const auto& [index, streams] : rows.streams) {
       Device& device = Registry::get().device(index);
-      logger.handleDeviceInfo({index, libkineto::kExceedMaxPid + index, device.label(), device.spec().name}, start);
+      logger.handleDeviceInfo({index, kBelowProcesses + index, device.label(), device.spec().name}, start);
       for (const int32_t stream : streams) {
         const std::string name = "stream " + std::to_string(stream) + (stream == 0 ? " (default)" : "");
         logger.handleResourceInfo({stream, stream, index, name}, start);

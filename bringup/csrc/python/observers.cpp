@@ -18,6 +18,7 @@ struct PythonObserver final : WorkObserver {
   void call(const char* what, const Device& device, Arguments... arguments) {
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire gil;
+    py::error_scope raised; // memory also goes while an exception is on its way
     try {
       const py::handle observer = function;
       observer(what, device.index, arguments...);
@@ -33,6 +34,9 @@ struct PythonObserver final : WorkObserver {
   }
   void worked(Device& device, const Work& work) override {
     if (!memory_only && work.kind == Work::Kind::synchronize) call("synchronized", device, work.stream);
+  }
+  void shared(Device& device, const Block& block, int32_t stream) override {
+    if (!memory_only) call("shared", device, block.address, stream);
   }
   void recorded(Device& device, const Event& event) override {
     if (!memory_only) call("recorded", device, event.handle, event.stream);

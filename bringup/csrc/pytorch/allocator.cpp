@@ -336,6 +336,7 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
     const auto id = static_cast<int32_t>(stream.id());
     device.check_stream(id);
     if (device.memory_pool(id) != block->stream) owner.record_stream(block, id); // a capture's work is in one order
+    WorkObserver::tell(&WorkObserver::shared, device, *block, id);
   });
 }
 

@@ -35,9 +35,10 @@ class WorkObserver {
   virtual void worked(Device&, const Work&) {}
   virtual void recorded(Device&, const Event&) {}
   virtual void waited(Device& /*of the event*/, const Event&, Device& /*that waits*/, int32_t /*stream*/) {}
-  virtual void host_waited(Device&, const Event&) {} // without a handle: for all of the event's stream
-  virtual void allocated(Device&, const Block&) {}   // a tensor has a block
-  virtual void freed(Device&, const Block&) {}       // and gives it back
+  virtual void host_waited(Device&, const Event&) {}                // without a handle: for all of the event's stream
+  virtual void shared(Device&, const Block&, int32_t /*stream*/) {} // another stream uses it: it is not reused before
+  virtual void allocated(Device&, const Block&) {}                  // a tensor has a block
+  virtual void freed(Device&, const Block&) {}                      // and gives it back
 
  private:
   static inline std::atomic<WorkObserver*> first{nullptr};

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bringup.drivers.riscv.heap import Heap
+from bringup.driver.heap import Heap
 from bringup.drivers.riscv.kernels import Image, command_loop, read_image
 from bringup.drivers.riscv.options import Options
 from bringup.riscv.device import Device

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from bringup.compile.kernel_cache import entry_key, generation, kept
 from bringup.graph.bare_metal import sources
+from bringup.graph.bare_metal.choosing import VECTOR_BYTES, chosen_forms
 from bringup.graph.bare_metal.kernels import render_steps
 from bringup.graph.bare_metal.options import BareMetal, parse_bytes
 from bringup.graph.bare_metal.passes import arranged
@@ -24,10 +25,6 @@ from bringup.targets.riscv.engine import ENGINE_HEADER
 
 if TYPE_CHECKING:
     from bringup.targets.riscv.target import RiscvTarget
-
-#: Bytes of the fixed-size vectors that clang turns into vector instructions, of every kernel that is not our assembly.
-#: Measured on gelu, softmax and layer_norm: 64 needs the fewest instructions; 128 spills.
-_C_VECTOR_BYTES = 64
 
 
 class DoesNotFit(ValueError):
@@ -69,11 +66,12 @@ def model_of(program: StaticProgram, options: BareMetal) -> Model:
     # gcc 12 makes scalar code of fixed-size vectors, nine times as long as that of plain loops.
     in_c = vectors and options.toolchain != "gcc"
     engine = options.gemm_base if options.accelerator else 0
-    words = f"vector={_C_VECTOR_BYTES if in_c else 0} isa={options.chosen_isa} assembly={int(vectors)} engine={engine}"
+    words = f"vector={VECTOR_BYTES[0] if in_c else 0} isa={options.chosen_isa} assembly={int(vectors)} engine={engine}"
     target = cast("RiscvTarget", parse_target(f"riscv; {words}"))
     arrangement = arranged(program, vectors, bool(engine))
     name = sources.model_name(options.name)
-    return sources.planned(name, arrangement, render_steps(arrangement, target, f"{name}_"))
+    forms = chosen_forms(arrangement, target, options.toolchain)
+    return sources.planned(name, arrangement, render_steps(arrangement, target, f"{name}_", forms))
 
 
 def model_files(model: Model, notes: bool = True) -> dict[str, str | bytes]:

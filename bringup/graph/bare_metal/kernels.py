@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bringup.graph.bare_metal.choosing import Form, constants_of, first_forms
 from bringup.graph.bare_metal.static_program import StaticProgram, Step
 from bringup.targets.c.unit import unit
 from bringup.targets.riscv.rendered import Rendered, packed_array
@@ -39,16 +40,21 @@ class Kernels:
     weights: Blob
 
 
-def render_steps(program: StaticProgram, target: RiscvTarget, prefix: str = "") -> Kernels:
-    """Renders every step. ``prefix``: how names begin that the linker sees; two models can be in one program then."""
+def render_steps(
+    program: StaticProgram, target: RiscvTarget, prefix: str = "", forms: Sequence[Form] | None = None
+) -> Kernels:
+    """Renders every step, in its first form if none are given.
+
+    ``prefix``: how names begin that the linker sees; two models can be in one program then.
+    """
     rendered, parts = [], []
-    for step in program.steps:
-        kernel, places = step.kernel, step.places
-        constants = frozenset(buffer.name for buffer, at in zip(kernel.buffers, places) if at.kind == "constant")
-        one = target.function(kernel, step.name, constants, prefix)
+    forms = first_forms(program, target) if forms is None else forms
+    for step, form in zip(program.steps, forms):
+        one = form.rendered(step.name, constants_of(step), prefix)
         rendered.append(one)
         parts.append(replace(one.part, function=heading(step) + "\n" + one.part.function))
-    source = unit(parts, target)
+    widest = max((form.target.vector_bytes for form in forms), default=0)
+    source = unit(parts, replace(target, vector_bytes=max(widest, target.vector_bytes)))
     assembly = "".join(one.assembly for one in rendered)
     return Kernels(tuple(rendered), source, assembly, _weights(program, rendered))
 

@@ -23,7 +23,7 @@ class BareMetal:
     vector: int = 0
     """Bits of a vector register for emulators (128 … 1024); 0: scalar code. Vector code runs on every length."""
     isa: str = ""
-    """rv64gc, rv64gcv, rv32imc or rv32imfc; by default rv64gc, with vectors rv64gcv."""
+    """rv64gc, rv64gc_zfh, rv64gcv, rv32imc or rv32imfc; by default rv64gc, with vectors rv64gcv."""
     name: str = "model"
     """What files and functions are called."""
     machine: str = ""

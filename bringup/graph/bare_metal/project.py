@@ -63,7 +63,8 @@ def makefile(model: Model, options: BareMetal, ram: int, sizes: Sizes) -> str:
     """How to build it with gcc, clang or zig, what it needs, and how to run it, in QEMU or in our own emulator."""
     name, isa = model.name, options.chosen_isa
     zig, features, march, abi = CORES[isa]
-    cpu = isa[:4] + (f",v=true,vlen={options.vector or 128},elen=64,vext_spec=v1.0" if isa.endswith("v") else "")
+    half = ",Zfh=true" if isa.endswith("_zfh") else ""
+    cpu = isa[:4] + half + (f",v=true,vlen={options.vector or 128},elen=64,vext_spec=v1.0" if isa.endswith("v") else "")
     vector = f" {name}_vector.S" if model.kernels.assembly else ""
     roots = " square_root.c" if isa.startswith("rv32") else ""
     letters = f"-march={march.partition('_')[0]}"  # with more, gcc names the library of another core

@@ -29,7 +29,7 @@ from bringup.ir.index import evaluate_sizes
 TARGET = "riscv"
 
 
-@export_target(TARGET, folds_batch_norms=True)
+@export_target(TARGET, folds_batch_norms=True, products_of_attention=True)
 def write_riscv(
     program: GraphProgram,
     constants: Sequence[memoryview],

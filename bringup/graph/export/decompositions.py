@@ -68,11 +68,40 @@ define("export decomposition", "aten::linalg_inv", "aten::inverse")(inverse)
 define("export decomposition", "aten::linalg_solve")(solve)
 
 
-def table() -> dict[Any, Callable[..., Any]]:
-    """Our decompositions, and PyTorch's own of every op that is a composition in eager mode."""
+def attention_in_products(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as two matrix products and a softmax, which a small core's emitters know.
+
+    As one kernel it keeps no scores in memory, and has two nested folds that no emitter cuts into tiles: a causal one
+    of 24 tokens takes 493,000 instructions on a scalar core and 187,000 in products, with vectors 66,000 and 24,000.
+    """
+    made = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )
+    result: Tensor = made[0]
+    return result
+
+
+def table(products_of_attention: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Our decompositions, and PyTorch's own of every op that is a composition in eager mode.
+
+    ``products_of_attention``: attention is taken apart, too.
+    """
     composite = {
         op: function
         for op, function in torch.export.default_decompositions().items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     }
-    return {**composite, **decompositions(), **by_overload(Defined("export decomposition"))}
+    made = {**composite, **decompositions(), **by_overload(Defined("export decomposition"))}
+    if products_of_attention:
+        made[torch.ops.aten.scaled_dot_product_attention.default] = attention_in_products
+    return made

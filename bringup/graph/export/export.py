@@ -75,7 +75,7 @@ def export(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
     with torch.no_grad():
-        traced = trace(model, args, kwargs or {}, dynamic_shapes, found.device)
+        traced = trace(model, args, kwargs or {}, dynamic_shapes, found.device, found.products_of_attention)
         fold = found.folds_batch_norms if fold_batch_norm is None else fold_batch_norm
         making = ProgramMaking(traced, found.device, found.name, dynamic_shapes, fold_batch_norm=fold)
         program, constants = making.program()

@@ -30,8 +30,8 @@ Write = Callable[..., None]
 HOST = "host"
 _HOST_DRIVER = "sim"
 
-#: Name → who writes, and whether batch norms become part of weights by default.
-_registered: dict[str, tuple[Write, bool]] = {}
+#: Name → who writes, and what is special about the target (see ExportTarget).
+_registered: dict[str, tuple[Write, dict[str, bool]]] = {}
 #: Targets that come with bringup: the module that registers each.
 _OURS = {"riscv": "bringup.graph.export.bare_metal"}
 
@@ -44,16 +44,22 @@ class ExportTarget:
     device: torch.device
     write: Write
     folds_batch_norms: bool = False
+    """Batch norms become part of weights by default."""
+    products_of_attention: bool = False
+    """Attention is taken apart into matrix products."""
 
 
-def export_target(name: str, folds_batch_norms: bool = False) -> Callable[[Write], Write]:
+def export_target(
+    name: str, folds_batch_norms: bool = False, products_of_attention: bool = False
+) -> Callable[[Write], Write]:
     """Registers a function that writes models for a target of this name; ``folds_batch_norms``: what ``export`` does
-    with norms in evaluation unless it is told."""
+    with norms in evaluation unless it is told; ``products_of_attention``: it sees no attention, but its products."""
 
     def register(write: Write) -> Write:
         if name in _registered or name == HOST or name in (driver.name for driver in in_use.active_drivers()):
             raise ValueError(f"there is a target '{name}' already")
-        _registered[name] = write, folds_batch_norms
+        special = {"folds_batch_norms": folds_batch_norms, "products_of_attention": products_of_attention}
+        _registered[name] = write, special
         return write
 
     return register
@@ -78,8 +84,8 @@ def find_target(name: str | None) -> ExportTarget:
     if name in _OURS:
         importlib.import_module(_OURS[name])
     if name in _registered:
-        write, folds = _registered[name]
-        return ExportTarget(name, tracing_device(), write, folds)
+        write, special = _registered[name]
+        return ExportTarget(name, tracing_device(), write, **special)
     if name == HOST and _HOST_DRIVER not in drivers:
         raise ValueError(
             f"target 'host' is this machine's CPU, behind the driver '{_HOST_DRIVER}', and active is "

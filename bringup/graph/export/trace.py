@@ -57,15 +57,19 @@ def trace(
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any,
     device: torch.device,
+    products_of_attention: bool = False,
 ) -> TracedModel:
-    """Traces a model where it is, without changing it; the graph is one for the device."""
+    """Traces a model where it is, without changing it; the graph is one for the device.
+
+    ``products_of_attention``: attention becomes the matrix products that it is made of.
+    """
     home = next((t.device for t in [*model.parameters(), *model.buffers()]), None)
     parameters = _positional(model)
     example = without_ones(args, kwargs, parameters, dynamic_shapes)
     given, named = pytree.tree_map_only(Tensor, lambda t: _example(t, home), example)
     with torch.no_grad(), _plain_attention(), _no_hook_stays(), _data_dependence_in_words():
         program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
-        on_device = _moved(program, device).run_decompositions(table())
+        on_device = _moved(program, device).run_decompositions(table(products_of_attention))
     _check_effects(on_device)
     return _read(on_device, parameters, device)
 

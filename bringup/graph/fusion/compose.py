@@ -218,6 +218,18 @@ def strided(shop: Workshop, piece: Piece, vanishes: Vanishes, innermost: str | N
     return total
 
 
+def read_across(shop: Workshop, piece: Piece) -> int:
+    """How many loads inside of loops are not contiguous along the innermost parallel loop, which runs in vectors."""
+    total = 0
+    loads = {(a.buffer, a.indices): a for a in piece.accesses if a.load is not None and a.axes}
+    for access in (access for access in loads.values() if access.buffer in shop.views):
+        found = place_of(shop, piece, access)
+        parallel = [axis for axis in access.axes if axis.kind == "parallel"]
+        digit = None if found is None else found.of((parallel or access.axes)[-1].name)
+        total += digit is not None and digit.stride != Int(1)
+    return total
+
+
 def _prefers_second(shop: Workshop, first: Piece, second: Piece, vanishes: Vanishes) -> bool:
     if not first.axes or first.axes[-1].name == second.axes[-1].name:
         return False

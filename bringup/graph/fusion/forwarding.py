@@ -71,8 +71,10 @@ class _Settling:
                 within = self._forwarding(inner)
                 if isinstance(stmt, Loop):
                     inits = change.values(stmt.inits)
+                    count = None if stmt.count is None else change.value(stmt.count)
                     body = self.forwarded(stmt.body, inner)
-                    out.append(replace(stmt, inits=inits, body=body, updates=within.values(stmt.updates)))
+                    updates = within.values(stmt.updates)
+                    out.append(replace(stmt, inits=inits, body=body, updates=updates, count=count))
                 else:
                     head = replace(stmt, then=())
                     new_scan = within.stmt(head)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bringup.graph.fusion.compose import check_kinds, check_rows, composed, links, place_of, strided
+from bringup.graph.fusion.compose import check_kinds, check_rows, composed, links, place_of, read_across, strided
 from bringup.graph.fusion.emit import launch_of
 from bringup.graph.fusion.formulas import Formulas
 from bringup.graph.fusion.forwarding import checks, settled
@@ -244,6 +244,13 @@ class _Fusing:
             others = [self._taken(first, step, memory) for step in outside] if vanishes else [points]
             vanishes = once = once and result.taken + sum(others) <= points
         once = once and result.taken <= points
+        if not second.straight and not second.contraction and result.taken > points:
+            # Keys turned in the loops of attention, once for each tile of queries: 1.84 ms, apart 0.91.
+            need(
+                read_across(self.shop, result.piece) <= read_across(self.shop, second),
+                Rule.RECOMPUTE,
+                "its loops would read again and again what does not lie side by side",
+            )
         formula = formula_of(self.shop, first, memory)
         loads = {p.buffer: p.type.size for p in subexpressions(formula.value) if isinstance(p, Load)}
         extra = sum(loads.values()) - self.shop.views[formula.store.buffer].dtype.size

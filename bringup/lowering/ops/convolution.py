@@ -18,6 +18,7 @@ from bringup.ir.index import AxisVar, Index, Int, floor_divide, modulo
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor, dense_strides
 from bringup.lowering.ops.image_loops import each, element
+from bringup.lowering.ops.matmul import is_unit
 from bringup.lowering.registry import lowering
 from bringup.lowering.symbolic import IntLike, hint_of
 
@@ -75,6 +76,8 @@ def image(tensor: Tensor, dim: int, groups: Sequence[IntLike], inner: IntLike) -
         for stride, dense, extent in zip(turned.strides, dense_strides(turned.shape), turned.shape)
     )
     held = replace(turned, contiguous=True) if last else tensor
+    if not last and not tensor.contiguous and tensor.shape[1] != 1 and is_unit(tensor.strides[1]):
+        held, last = turned, True  # a part of one: the phases of a strided transpose
     if not groups:
         return Image(held, last, dims)
     at = 0 if dim == 0 else (held.ndim - 1 if last else 1)

@@ -54,7 +54,10 @@ def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape
     large_image = _cut(image(large, 1, many, e_count), parts, share)
     k = call.kernel()
     part = [k.grid(count) for count in parts]
-    g, e, a, r = grid_of(k, y_image.last, many, e_count, a_count, out.shape[2:])
+    # Of channels last, vectors run along the channels: along rows each element is a cache line of its own (a 3 x 3
+    # filter over 64 x 112 x 112 with stride 2 took 61 of the CPU's times).
+    last = large_image.last if depthwise else y_image.last
+    g, e, a, r = grid_of(k, last, many, e_count, a_count, out.shape[2:])
     extents = [k.size(extent) for extent in large.shape[2:]]
     x = k.read(small_image.tensor, small_image.shape([*parts, share], [*many, a_count], small.shape[2:]))
     z = k.read(large_image.tensor, large_image.shape([*parts, share], [*many, e_count], large.shape[2:]))

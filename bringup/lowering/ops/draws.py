@@ -175,6 +175,14 @@ def normal_unit(k: KernelBuilder, draws: Draws, dtype: DType) -> Expr:
     return radius * Where(odd, sine, cosine)
 
 
+def normal_pair(k: KernelBuilder, draws: Draws) -> tuple[Expr, Expr]:
+    """The float32 values that normal_unit gives elements 2 j and 2 j + 1, where ``draws`` counts pairs."""
+    first = k.let(draws.number * 2)
+    radius = k.let(unary("sqrt", _log(k, k.let(_unit(draws.word(first)))) * -2.0))
+    sine, cosine = _sine_and_cosine(k, k.let(draws.word(first + 1)))
+    return radius * cosine, radius * sine
+
+
 def exponential_unit(k: KernelBuilder, draws: Draws, dtype: DType) -> Expr:
     """-log u, never 0."""
     if dtype is float64:

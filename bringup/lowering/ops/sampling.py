@@ -16,7 +16,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Tensor
 from bringup.lowering.ops.draws import Draws, checked, exponential_unit, fill, uniform_unit
 from bringup.lowering.ops.random_numbers import integer_limit
-from bringup.lowering.ops.sorting import ascending, deliver, descending, sorted_lines
+from bringup.lowering.ops.sorting import deliver, sorted_lines
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import CODE_OF, opmath
 from bringup.lowering.symbolic import IntLike, hint_of
@@ -33,7 +33,7 @@ def randperm(call: Call, n: int, generator: None) -> None:
         raise NoKernel("the core says what is wrong with this number")
     draws = call.temporary(uint64, (out.shape[0],))
     fill(call, draws, lambda k, drawn: drawn.double_word(drawn.number), name="randperm_draws")
-    _, places = sorted_lines(call, draws, 0, ascending)
+    _, places = sorted_lines(call, draws, 0, False)
     deliver(call, out, 0, places)
 
 
@@ -61,7 +61,7 @@ def multinomial(call: Call, self: Tensor, num_samples: int, replacement: bool, g
         return
     keys = _keys(call, rows)
     if num_samples > 1:
-        _, places = sorted_lines(call, keys, 1, descending)
+        _, places = sorted_lines(call, keys, 1, True)
         deliver(call, out, 1, places)
         return
     k = call.kernel("multinomial_largest")

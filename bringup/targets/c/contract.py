@@ -12,7 +12,7 @@ Against MKL and oneDNN (torch 2.13, Zen 4, one core, float32): 512³ 1.05 of the
 from __future__ import annotations
 
 from bringup.ir.contraction_form import Form, recognise
-from bringup.ir.dtypes import float32, float64, int32
+from bringup.ir.dtypes import float32, float64, int32, int64
 from bringup.ir.index import Index, Int, Size
 from bringup.ir.kernel import Kernel
 from bringup.targets.c.contract_blocks import BLOCK_BYTES, ROW_COLUMNS, longest_k, units
@@ -30,7 +30,7 @@ _DIRECT_ROWS = 16  # up to here packing the columns costs more than it saves
 
 def contraction(kernel: Kernel, target: COptions) -> Part | None:
     """The functions of a kernel that is a packed contraction; None for every other kernel."""
-    form = recognise(kernel, (float32, float64, int32))
+    form = recognise(kernel, (float32, float64, int32, int64))
     if form is None:
         return None
     if form.contract.lanes == 1:
@@ -118,7 +118,7 @@ static inline int64_t bu_height(int64_t left) {{ return {chosen}{counts[-1]}; }}
     def storage(self) -> str:
         """The buffers of one call, all on its stack."""
         tile = self.tile
-        block = BLOCK_BYTES // (8 if tile.kind == "f64" else 4)
+        block = BLOCK_BYTES // (int(tile.kind[1:]) // 8)
         one = max(tile.rows * tile.columns, ROW_COLUMNS)
         # An epilogue may read a whole vector at the last sums: hence the lanes more.
         lines = [

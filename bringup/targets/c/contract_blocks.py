@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bringup.ir.contraction_form import Form
-from bringup.ir.dtypes import float64
 from bringup.ir.index import Index, Int, maximum, minimum
 from bringup.ir.kernel import extent_of
 from bringup.targets.c.contract_micro import Tile
@@ -39,7 +38,7 @@ def units(form: Form, tile: Tile, let: Callable[[str, Index], Index] = lambda _,
     a thread does up to ``span`` neighbours as one: on one core 4 % less time for 128 x 1024 x 1024 than unit by unit.
     Wide units instead were as good there, but three of them on two cores took 1.65 ms where eight take 1.39.
     """
-    capacity = BLOCK_BYTES // (8 if form.dtype is float64 else 4)
+    capacity = BLOCK_BYTES // form.dtype.size
     longest = longest_k(form)
     k = let("k", extent_of(form.k))
     cuts = let("cuts", _ceiling(k, Int(longest)))

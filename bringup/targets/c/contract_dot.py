@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bringup.ir.contraction_form import Affine, Form
-from bringup.ir.dtypes import float64
 from bringup.ir.index import Int
 from bringup.ir.kernel import extent_of
 from bringup.targets.c.contract_function import Unit, batch_position, opened
@@ -41,7 +40,7 @@ class DotUnit(Unit):
     def __init__(self, form: Form, target: COptions) -> None:
         super().__init__(target)
         self.form = form
-        lanes = max(1, target.vector_bytes // (8 if form.dtype is float64 else 4))
+        lanes = max(1, target.vector_bytes // form.dtype.size)
         self.parts = _LANES // lanes  # vectors of one sum
         registers = {64: 16, 32: 8}.get(target.vector_bytes, 8)
         self.columns = max(1, min(4, registers // self.parts))

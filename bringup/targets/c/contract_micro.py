@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bringup.ir.dtypes import DType, float64
+from bringup.ir.dtypes import DType
 from bringup.targets.c.options import COptions
 from bringup.targets.c.value import ctype, kind_of
 
@@ -67,7 +67,7 @@ def tile_of(dtype: DType, target: COptions) -> Tile:
     >>> tile_of(float32, COptions(vector_bytes=32)).columns
     16
     """
-    kind, size = kind_of(dtype), 8 if dtype is float64 else 4
+    kind, size = kind_of(dtype), dtype.size
     if target.vector_bytes == 0:
         return Tile(kind, (4, 2), 4, 1)
     rows = {64: (12, 8, 4), 32: (6, 4, 2)}.get(target.vector_bytes, (4, 2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bringup.ir.contraction_form import Affine, Factor
-from bringup.ir.dtypes import DType, bfloat16, float32, float64, int32
+from bringup.ir.dtypes import DType, bfloat16, float32, float64, int32, int64
 from bringup.ir.expr import Cast
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Axis, Kernel
@@ -118,7 +118,7 @@ class PackWriter:
     def turn(self) -> str:
         """The turning function: blocks of 8 floats or 4 doubles for columns, 4 for rows."""
         p, tile = self.p, self.p.tile
-        lanes = min(tile.lanes, 8 if p.fixed_width and tile.kind != "f64" else 4)
+        lanes = min(tile.lanes, 8 if p.fixed_width and tile.kind[1:] == "32" else 4)
         if lanes > 1:
             self.w.snippet("shuffle", SHUFFLE)
         return turn_function(f"{p.name}_turn", tile.kind, lanes, p.storage, self.load, p.affine.fill)
@@ -176,9 +176,7 @@ class PackWriter:
             with w.scope("for (int64_t k = 0; k < kc; k++) {") as inner:
                 inner.axes.update({axis.name: f"x_{axis.name}" for axis in p.k})
                 w.pin = w.depth
-                value = self.values.value(
-                    Cast(p.factor.expr, {"f32": float32, "f64": float64, "i32": int32}[p.tile.kind])
-                )
+                value = self.values.value(Cast(p.factor.expr, _SUMS[p.tile.kind]))
                 w.line(f"dst[k * {p.width} + j] = {value.text};")
                 step = f"x_{p.k[0].name}++;"
                 for axis in p.k[1:]:
@@ -187,13 +185,17 @@ class PackWriter:
         return self.signature() + w.text() + "}\n"
 
 
+#: The types that sums have, by the kind that computes them.
+_SUMS = {"f32": float32, "f64": float64, "i32": int32, "i64": int64}
+
+
 def converting_load(w: Scopes, dtype: DType, tile: Tile, lanes: int, place: str) -> str:
     """C that loads elements of a type and converts them to the type of the sum."""
     size = "" if lanes == 1 else f"x{lanes}"
     text = f"*(const {storage_of(dtype)}{size}_m *)({place})"
     if dtype.is_half:
         text = w.call("from_bf16" if dtype is bfloat16 else "from_f16", "f32", lanes, text)
-    if (tile.kind == "f64" and dtype is not float64) or (tile.kind == "i32" and dtype is not int32):
+    if tile.kind != "f32" and dtype is not _SUMS[tile.kind]:
         kind = "f32" if dtype.is_half else storage_of(dtype)
         return f"({tile.scalar})({text})" if lanes == 1 else converted(text, kind, tile.kind, lanes)
     return text

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from bringup.ir.dtypes import float32
 from bringup.ir.expr import Binary, Bits, Cast, Const, Expr, Fma, IndexValue, Load, Name, Param, Philox, Unary, Where
 from bringup.ir.fold_values import may_raise
 from bringup.ir.guards import index_of
@@ -105,6 +106,11 @@ class Values:
         order = None if self.w.vector is None else index_order(expr, self.w.vector.axis)
         if order is not None:
             return self._lanes_below(order)
+        clamped = _clamped(expr)
+        if clamped is not None and self.w.vector is None and self.w.target.isa.startswith("rv"):
+            x, low, high = (self.value(part) for part in clamped)
+            depth = max(x.depth, low.depth, high.depth)
+            return self.w.declare(self.w.call("clamp", x.kind, 1, x.text, low.text, high.text), x.kind, 1, depth)
         return self.ops.binary(expr.op, self.value(expr.a), self.value(expr.b), expr.a.dtype)
 
     def _lanes_below(self, order: IndexOrder) -> Value:
@@ -166,6 +172,17 @@ def draws_in_a_row(expr: Philox, axis: str) -> Index | None:
     index = counter.x.index
     scale, rest = coefficient(index, AxisVar(axis))
     return index if scale == Int(1) and axis not in axes_in(rest) and not bridges(rest) else None
+
+
+def _clamped(expr: Binary) -> tuple[Expr, Const, Const] | None:
+    """The parts of min(max(x, low), high) of float32 where both bounds are numbers, and no zero has the wrong sign."""
+    inner, high = expr.a, expr.b
+    if expr.op != "min" or not isinstance(inner, Binary) or inner.op != "max" or expr.dtype is not float32:
+        return None
+    low = inner.b
+    if not isinstance(low, Const) or not isinstance(high, Const) or not low.value <= high.value:
+        return None
+    return None if high.value == 0 or (low.value == 0 and low.bits) else (inner.a, low, high)
 
 
 def index_order(expr: Binary, axis: str) -> IndexOrder | None:

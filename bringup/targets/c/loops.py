@@ -43,12 +43,19 @@ class Loops:
                     yield extent
 
     @contextmanager
-    def nest(self, axes: Sequence[Axis]) -> Iterator[str]:
-        """Plain loops over axes, the first one outermost. Gives the C variable of the innermost position."""
+    def nest(self, axes: Sequence[Axis], count: str | None = None) -> Iterator[str]:
+        """Plain loops over axes, the first one outermost. Gives the C variable of the innermost position.
+
+        ``count``, a value in C, ends them earlier.
+        """
         at = ""
         with ExitStack() as opened:
             for axis in axes:
                 extent, at = opened.enter_context(self.around(axis)), self.w.fresh("a")
+                if count is not None:
+                    stop = self.w.fresh("c")
+                    self.w.line(f"const int64_t {stop} = {count} < {extent} ? {count} : {extent};")
+                    extent = stop
                 header = f"for (int64_t {at} = 0; {at} < {extent}; {at}++) {{"
                 opened.enter_context(self.w.scope(header)).axes[axis.name] = at
             yield at

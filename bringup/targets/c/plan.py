@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bringup.ir.expr import Binary, Expr, Name, Philox, Unary
-from bringup.ir.index import AxisVar, Int, axes_in, coefficient
+from bringup.ir.index import AxisVar, Index, Int, axes_in, coefficient
 from bringup.ir.kernel import (
     Block,
     Buffer,
@@ -26,7 +26,7 @@ from bringup.ir.kernel import (
     statements,
 )
 from bringup.ir.ops import BINARY, UNARY
-from bringup.ir.walk import accesses, axes_inside, indices_of, operands, own_values, subexpressions
+from bringup.ir.walk import accesses, axes_inside, bridges, indices_of, operands, own_values, subexpressions
 from bringup.targets.c.expr import draws_in_a_row, index_order
 from bringup.targets.c.options import COptions
 
@@ -51,6 +51,8 @@ def plan(kernel: Kernel, target: COptions) -> Plan:
     if target.vector_bytes == 0:
         return Plan("scalar", one_unit)
     grid, rows = _grid_allowed(kernel, target), _rows(kernel)
+    if grid and _only_scatters(kernel):
+        return Plan("scalar", one_unit)
     if not rows:
         return Plan("grid" if grid else "scalar", one_unit)
     if not grid:
@@ -67,8 +69,24 @@ def _grid_allowed(kernel: Kernel, target: COptions) -> bool:
     inside = [s for stmt in kernel.body for block in blocks_of(stmt) for s in statements(block)]
     if any(isinstance(stmt, Store) and stmt.mode != "unique" for stmt in inside):
         return False
+    if any(isinstance(stmt, Loop) and stmt.count is not None for stmt in statements(kernel.body)):
+        return False  # each grid point ends its loops on its own
     scratch = sum(local.nbytes for local in kernel.locals)
     return scratch * target.vector_bytes // 4 <= _PRIVATE_LIMIT
+
+
+def _only_scatters(kernel: Kernel) -> bool:
+    """True if lanes of the grid would store by index, one after the other, and load nothing side by side either.
+
+    scatter_add along rows of 1,000 × 1,000: 0.7 of ATen's time one after the other, 3.4 in lanes.
+    """
+    stores = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Store)]
+    by_index = [s for s in stores if any(True for index in s.indices for _ in bridges(index))]
+    inside = [stmt for stmt in kernel.body if isinstance(stmt, Loop)]
+    if not by_index or not inside:
+        return False
+    touched = [a for a in accesses(kernel.body) if isinstance(kernel.buffer(a[0]), Buffer)]
+    return _spread_of(kernel, touched, kernel.axes[-1].name) == len(touched)
 
 
 def _rows(kernel: Kernel) -> list[Stmt]:
@@ -90,14 +108,20 @@ def vectorisable(stmt: Stmt) -> bool:
     inside = list(statements(stmt.body))
     if any(vectorisable(inner) for inner in inside):
         return False
+    if any(isinstance(inner, Loop) and inner.count is not None for inner in inside):
+        return False
     deeper = [s for inner in stmt.body for block in blocks_of(inner) for s in statements(block)]
     return not any(isinstance(s, Store) and s.mode != "unique" for s in deeper)
 
 
 def _spread(kernel: Kernel, stmt: Stmt, axis: str) -> int:
     """How many accesses of a statement are neither contiguous nor constant along an axis."""
+    return _spread_of(kernel, accesses((stmt,)), axis)
+
+
+def _spread_of(kernel: Kernel, found: Iterable[tuple[str, tuple[Index, ...]]], axis: str) -> int:
     count = 0
-    for buffer, indices in accesses((stmt,)):
+    for buffer, indices in found:
         memory = kernel.buffer(buffer)
         if not isinstance(memory, Buffer):
             continue

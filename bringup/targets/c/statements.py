@@ -54,7 +54,8 @@ class Statements:
     def _loop(self, stmt: Loop) -> None:
         kinds = [kind_of(init.dtype) for init in stmt.inits]
         states = [self.started(kind, self.values.value(init)) for kind, init in zip(kinds, stmt.inits)]
-        with self.loops.nest((stmt.axis,)):
+        count = None if stmt.count is None else self.values.value(stmt.count).text
+        with self.loops.nest((stmt.axis,), count):
             for name, held in zip(stmt.carried, self.w.read(states, kinds, self.width)):
                 self.w.stack[-1].names[name] = held
             self.block(stmt.body)

@@ -85,4 +85,4 @@ def engine_call(kernel: Kernel, name: str, base: int) -> Rendered | None:
     head = f"{FUNCTION} {name}({parameters(kernel)}) {{\n"
     text = f"{head}{loops}    if ({call}) report[0] = 1;\n}}\n"
     part = Part(name, Int(1), f'#include "{ENGINE_HEADER}"\n{text}', frozenset(), {})
-    return Rendered(part, how="matrix engine")
+    return Rendered(part, how="matrix engine", surely_best=True)

@@ -25,6 +25,8 @@ class Rendered:
     assembly: str = ""
     how: str = "loops"
     """Which emitter it was, for reports."""
+    surely_best: bool = False
+    """Whole vectors from adjacent memory, or a matrix engine: no other form needs to be looked at."""
 
 
 def packed_array(old: npt.NDArray[Any], indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -3,6 +3,9 @@
 Every product needs its fused multiply-add; what can be saved are loads. A tile of r rows and p columns loads r + p
 numbers for r × p products, and compilers keep 16 sums in registers beside them: 4 × 4 costs 1.5 instructions a product
 (less where taps of a convolution share numbers), a single row (a matrix times a vector) 2.06.
+
+Integers have no such instruction. On cores of 64 bits two rows of bytes are one number, a + b · 2³²: its product with
+a column is both products, and one sum of 64 bits holds two of 32.
 """
 
 from __future__ import annotations
@@ -24,11 +27,23 @@ from bringup.targets.c.value import Value, bits_of, ctype, kind_of, storage_of
 from bringup.targets.riscv.contraction import Contraction, Span, contraction_of, packable
 from bringup.targets.riscv.rendered import Rendered
 from bringup.targets.riscv.static_function import static_part
-from bringup.targets.riscv.tiles import INTEGER_SUMS, SUMS, Walk, best_height, best_tile, packed_order, pieces, walks
+from bringup.targets.riscv.tiles import (
+    INTEGER_SUMS,
+    SUMS,
+    Walk,
+    best_height,
+    best_pair_tile,
+    best_tile,
+    packed_order,
+    pieces,
+    walks,
+)
 from bringup.targets.riscv.windows import Window, starts_with_first, windowed_of
 
 #: Variables that one asm statement may change; compilers allow 30 operands, and these count twice.
 _OPERANDS = 8
+#: Products of bytes that 32 bits hold in any case.
+_PAIR_DEPTH = 1 << 15
 
 
 def scalar_contract(kernel: Kernel, name: str, target: COptions, constants: frozenset[str]) -> Rendered | None:
@@ -96,7 +111,11 @@ class _Writer:
         width = math.prod(span.extent for span in inside)
         most = SUMS if self.kind[0] == "f" else INTEGER_SUMS
         height = self.row.extent
-        self.tile = (best_height(height, width, most), width) if window else best_tile(height, width, most)
+        self.pairs = window is None and _in_pairs(c, target.isa)
+        if self.pairs:
+            self.tile = best_pair_tile(height, width)
+        else:
+            self.tile = (best_height(height, width, most), width) if window else best_tile(height, width, most)
         constants = packable(c, constants, window.rest if window else ())
         self.rows = _Side(
             c.row_buffer.name,
@@ -132,7 +151,8 @@ class _Writer:
                             self._one_tile(row, height, column, width)
         part = static_part(self.w, self.kernel, self.entry)
         packed = {side.buffer: side.order() for side in (self.rows, self.columns) if side.packed}
-        how = f"{self.tile[0]} × {self.tile[1]} sums in registers{', pooled' if self.window else ''}"
+        more = ", pooled" if self.window else ", two in each" if self.pairs else ""
+        how = f"{self.tile[0]} × {self.tile[1]} sums in registers{more}"
         return Rendered(part, packed, how=how)
 
     # loops
@@ -163,18 +183,21 @@ class _Writer:
     # one tile
 
     def _one_tile(self, row: str, height: int, column: str, width: int) -> None:
-        sums = [[self.w.fresh("s") for _ in range(width)] for _ in range(height)]
+        lines = (height + 1) // 2 if self.pairs else height
+        sums = [[self.w.fresh("s") for _ in range(width)] for _ in range(lines)]
         for line in sums:
-            self.w.line(f"{self.scalar} {', '.join(f'{one} = 0' for one in line)};")
+            self.w.line(f"{'int64_t' if self.pairs else self.scalar} {', '.join(f'{one} = 0' for one in line)};")
         rows = self._pointer(self.rows, row)
         columns = self._pointer(self.columns, column)
         # Compilers must not load a tile's numbers ahead of its loop and keep them on the stack: -7 % on a CNN.
         self.w.line(f'__asm__("" : "+r"({rows}), "+r"({columns}));')
         done = 0
         for walk in walks(self.c.k):
-            self._walk(walk, rows, columns, sums, done)
+            self._walk(walk, rows, columns, sums, height, done)
             done += math.prod(span.extent for span in walk.outer) * len(walk.inner)
         self._settle([one for line in sums for one in line])
+        if self.pairs:
+            sums = self._apart(sums, height)
         if self.window:
             self._pool(sums, row)
         else:
@@ -205,9 +228,9 @@ class _Writer:
         self.w.line(f"const {self.stored[side.buffer]} *{name} = b_{side.buffer} + {_affine(base, terms)};")
         return name
 
-    def _walk(self, walk: Walk, rows: str, columns: str, sums: list[list[str]], done: int) -> None:
+    def _walk(self, walk: Walk, rows: str, columns: str, sums: list[list[str]], height: int, done: int) -> None:
         """The products of a tile along k; ``done`` is how many of each sum were before."""
-        height, width = len(sums), len(sums[0])
+        width = len(sums[0])
         row_lanes = [i * self.rows.step for i in range(height)]
         column_lanes = [j * self.columns.step for j in range(width)]
         if self.window:
@@ -231,7 +254,7 @@ class _Writer:
             for up, across in zip(row_at, column_at):
                 a = [f"{rows}[{lane + up}]" for lane in row_lanes]
                 b = [f"{columns}[{lane + across}]" for lane in column_lanes]
-                self._products(sums, a, b, loaded)
+                (self._pair_products if self.pairs else self._products)(sums, a, b, loaded)
                 if self.kind[0] != "f":  # clang would multiply first, add later, and run out of registers
                     self._settle([one for line in sums for one in line])
                     self.w.line('__asm__ volatile("" ::: "memory");')  # nor keep numbers for later taps
@@ -247,6 +270,31 @@ class _Writer:
                 i, j = (number, at) if down else (at, number)
                 a, b = (one, other) if down else (other, one)
                 self.w.line(f"{sums[i][j]} = {self._added(a, b, sums[i][j])};")
+
+    def _pair_products(
+        self, sums: list[list[str]], rows: list[str], columns: list[str], loaded: dict[str, str]
+    ) -> None:
+        """The same with two rows in each number; the last of an odd number of rows is alone."""
+        first = []
+        for at in range(0, len(rows), 2):
+            low, *high = [self._number_at(text, loaded) for text in rows[at : at + 2]]
+            first.append(self.w.fresh())
+            more = f" + (int64_t)((uint64_t)(int64_t){high[0]} << 32)" if high else ""
+            self.w.line(f"const int64_t {first[-1]} = {low}{more};")
+        for at, text in enumerate(columns):
+            other = self._number_at(text, loaded)
+            for line, one in zip(sums, first):
+                self.w.line(f"{line[at]} += {one} * {other};")
+
+    @staticmethod
+    def _apart(sums: list[list[str]], height: int) -> list[list[str]]:
+        """The sums of 32 bits that those of 64 hold: below, and above what is left without the lower one.
+
+        They are written where they are used: as variables they would all be alive at once.
+        """
+        low = [[f"((int32_t){both})" for both in line] for line in sums]
+        high = [[f"((int32_t)(({both} - (int32_t){both}) >> 32))" for both in line] for line in sums]
+        return [line for pair in zip(low, high) for line in pair][:height]
 
     def _added(self, a: str, b: str, total: str) -> str:
         """C of the next sum."""
@@ -309,6 +357,12 @@ class _Writer:
                 assert state is not None
                 scope.names[window.reduce.names[0]] = state
                 self.statements.block(window.rest)
+
+
+def _in_pairs(c: Contraction, isa: str) -> bool:
+    """True if two rows fit into a number of 64 bits: the lower sum never needs more than 32."""
+    bytes_only = c.row_buffer.dtype.size == c.column_buffer.dtype.size == 1 and not c.contract.dtype.is_float
+    return isa.startswith("rv64") and bytes_only and c.row.extent > 1 and c.depth <= _PAIR_DEPTH
 
 
 def _float_bits(isa: str) -> int:

@@ -48,12 +48,19 @@ class RiscvTarget(CTarget):
 
         ``constants`` names the buffers that it may want packed; ``prefix``: how names begin that the linker sees.
         """
-        from bringup.targets.riscv import engine, scalar_contract, static_function, vector_contract, vector_strip
-        from bringup.targets.riscv.rendered import Rendered
+        from bringup.targets.riscv import engine, scalar_contract, vector_contract, vector_strip
 
         found = engine.engine_call(kernel, name, self.engine) if self.engine else None
         if found is None and self.assembly:
             found = vector_contract.vector_contract(kernel, name, constants, prefix)
             found = found or vector_strip.vector_strip(kernel, name, prefix)
         found = found or scalar_contract.scalar_contract(kernel, name, self, constants)
-        return found or Rendered(static_function.static_function(kernel, name, self))
+        return found or self.loops(kernel, name, constants, prefix)
+
+    def loops(self, kernel: Kernel, name: str, constants: frozenset[str], prefix: str) -> Rendered:
+        """Returns the function as loops in C, whatever the kernel's shape; takes what ``function`` takes."""
+        from bringup.targets.riscv.rendered import Rendered
+        from bringup.targets.riscv.static_function import static_function
+
+        how = "loops in vectors" if self.vector_bytes else "loops"
+        return Rendered(static_function(kernel, name, self), how=how)

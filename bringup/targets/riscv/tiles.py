@@ -16,6 +16,8 @@ from bringup.targets.riscv.contraction import Span
 SUMS = 16
 #: The same for integers, whose registers also hold pointers and counters.
 INTEGER_SUMS = 6
+#: Sums of 64 bits, each of which holds two of 32: their loops have room for more, since fewer numbers wait for them.
+PAIR_SUMS = 8
 #: Products of one sum that are written out in a row: more is longer code for hardly fewer jumps.
 _UNROLLED = 16
 #: Of an axis that is longer than that: 4 steps leave 0.75 instructions of loop for each.
@@ -40,6 +42,25 @@ def best_height(rows: int, columns: int, sums: int = SUMS) -> int:
     """
     heights = [r for r in range(1, min(rows, sums) + 1) if r * columns <= sums] or [1]
     return min(heights, key=lambda r: (_cost(rows, columns, r, columns), -r))
+
+
+def best_pair_tile(rows: int, columns: int) -> tuple[int, int]:
+    """The tile where two rows are one number, for which a shift and an addition are needed.
+
+    >>> best_pair_tile(16, 100)
+    (4, 4)
+    """
+    tiles = [(2 * r, p) for r in range(1, PAIR_SUMS + 1) for p in range(1, min(columns, PAIR_SUMS) + 1)]
+    fitting = [(r, p) for r, p in tiles if r // 2 * p <= PAIR_SUMS and r <= rows + rows % 2]
+
+    def cost(tile: tuple[int, int]) -> int:
+        return sum(
+            len(down) * len(across) * ((h + 1) // 2 * (2 * w + 2) + h + w + 1)
+            for down, h in pieces(rows, tile[0])
+            for across, w in pieces(columns, tile[1])
+        )
+
+    return min(fitting, key=lambda tile: (cost(tile), -tile[0] * tile[1]))
 
 
 def _cost(rows: int, columns: int, height: int, width: int) -> int:

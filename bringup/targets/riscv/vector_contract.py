@@ -33,6 +33,8 @@ _GROUPS = (8, 16, 24)
 _FACTOR = 0
 #: That of a second vector.
 _SECOND = 24
+#: Columns from which on no other form can be quicker, if they are adjacent.
+_LONG = 4
 #: Floating-point registers that sums and their epilogue need besides numbers that stay in registers.
 _OTHER_FLOATS = 3
 
@@ -179,7 +181,8 @@ class _Writer:
                         self.asm.add(walker.register, height * walker.step(row_name) - far)
         self.asm.lines[:0] = self.values.prologue
         made = wrapped(c.kernel, self.name, self.asm, f"vectors, {self.height} rows at once")
-        return replace(made, packed=self.packed)
+        adjacent = self._column_step in (0, 1) and self.column.extent >= _LONG
+        return replace(made, packed=self.packed, surely_best=adjacent)
 
     def _moved_by_columns(self, walkers: Sequence[Pointer]) -> list[int]:
         outer = self.c.columns[:-1]

@@ -28,6 +28,8 @@ from bringup.targets.riscv.windows import starts_with_first
 SHORTEST = 4
 #: Positions of a window that are written out.
 _WINDOW = 25
+#: Elements of a strip from which on no other form can be quicker, if they are adjacent.
+_LONG = 8
 
 
 def vector_strip(kernel: Kernel, name: str, prefix: str = "") -> Rendered | None:
@@ -203,7 +205,9 @@ def _rendered(plan: _Plan, name: str, prefix: str, lmul: int) -> Rendered:
             asm.give(count)
             asm.give(left)
     asm.lines[:0] = values.prologue
-    return wrapped(kernel, name, asm, f"vectors of {lmul} registers")
+    made = wrapped(kernel, name, asm, f"vectors of {lmul} registers")
+    adjacent = all(abs(pointer.step(plan.vector.name)) in (0, 4) for pointer in walkers)
+    return replace(made, surely_best=adjacent and plan.extent >= _LONG)
 
 
 def _once(asm: Asm, extent: int, configure: str) -> list[str]:

@@ -45,6 +45,7 @@ static void release(struct upmem *all) {
     free(all->dpus[i].log);
   }
   if (all->mram) munmap(all->mram, (size_t)all->dpu_count * MRAM_BYTES);
+  if (all->written) munmap(all->written, (size_t)all->dpu_count * WRITTEN_BYTES);
   if (all->wram) munmap(all->wram, (size_t)all->dpu_count * WRAM_BYTES);
   free(all->dpus);
   free(all->ranks);
@@ -97,6 +98,12 @@ UPMEM_API dpu_error_t dpu_alloc(uint32_t nr_dpus, const char *profile, struct dp
     uint32_t first = r * DPUS_PER_RANK, left = nr_dpus - first;
     all->ranks[r] = (struct dpu_rank_t){all, all->dpus + first, left < DPUS_PER_RANK ? left : DPUS_PER_RANK};
     all->rank_list[r] = &all->ranks[r];
+  }
+  const char *checks = getenv("BRINGUP_UPMEM_CHECKS");
+  if (checks && atoi(checks) && written_start(all) != DPU_OK) {
+    __atomic_sub_fetch(&taken, nr_dpus, __ATOMIC_RELAXED);
+    release(all);
+    return DPU_ERR_SYSTEM;
   }
   memset(set, 0, sizeof *set);
   set->kind = DPU_SET_RANKS;
@@ -180,7 +187,7 @@ static dpu_error_t load(struct dpu_set_t set, struct dpu_program_t *program, str
     dpu->wram_bytes = 0;
     dpu->faulted = false;
     dpu->log_bytes = 0;
-    program_init_mram(program, dpu->mram);
+    program_init_mram(program, dpu);
   }
   if (out) *out = program;
   allocation_of(set)->timed = NULL; /* it may have been the earlier program's */

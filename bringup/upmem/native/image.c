@@ -156,12 +156,15 @@ const struct symbol *program_function(const struct dpu_program_t *program, uint3
   return NULL;
 }
 
-void program_init_mram(const struct dpu_program_t *program, uint8_t *mram) {
+void program_init_mram(const struct dpu_program_t *program, const struct dpu_t *dpu) {
   const Elf32_Phdr *segments = (const Elf32_Phdr *)(program->file + header_of(program)->e_phoff);
   for (int i = 0; i < header_of(program)->e_phnum; i++)
     if (segments[i].p_type == PT_LOAD && in_mram(segments[i].p_vaddr) && segments[i].p_filesz &&
-        segments[i].p_vaddr - MRAM_AT + segments[i].p_filesz <= MRAM_BYTES)
-      memcpy(mram + (segments[i].p_vaddr - MRAM_AT), program->file + segments[i].p_offset, segments[i].p_filesz);
+        segments[i].p_vaddr - MRAM_AT + segments[i].p_filesz <= MRAM_BYTES) {
+      uint32_t offset = segments[i].p_vaddr - MRAM_AT;
+      memcpy(dpu->mram + offset, program->file + segments[i].p_offset, segments[i].p_filesz);
+      written_mark(dpu, offset, segments[i].p_filesz);
+    }
 }
 
 /* ---- a copy for one worker ---- */

@@ -256,7 +256,7 @@ dpu_error_t launch(struct dpu_t **dpus, uint32_t count, double seconds) {
   all->timed = timed ? timing_begin(dpus, count, &before) : NULL;
   catch_faults();
   pool_run(run_share, work, look_at_clock);
-  if (timed && !all->timed) all->timed = timing_run(dpus, count, &before);
+  if (timed && !all->timed) all->timed = timing_run(dpus, &before);
   dpu_error_t status = DPU_OK;
   if (work->faults > 1)
     status = failed(DPU_ERR_DPU_FAULT, "%s; %u DPUs in fault", work->words, work->faults);

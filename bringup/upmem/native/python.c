@@ -31,6 +31,8 @@ UPMEM_API void bringup_upmem_limit(struct dpu_set_t *set, double seconds) {
   set->list.ranks[0]->of->seconds_limit = seconds;
 }
 
+UPMEM_API dpu_error_t bringup_upmem_check(struct dpu_set_t *set) { return written_start(set->list.ranks[0]->of); }
+
 /* Where each DPU's MRAM lies in this process: base, and the distance from one to the next. */
 UPMEM_API uint8_t *bringup_upmem_mram(struct dpu_set_t *set, uint64_t *stride) {
   *stride = MRAM_BYTES;

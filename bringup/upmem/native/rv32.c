@@ -22,6 +22,8 @@ enum {
   SERVICES_AT = 0x20000000,
   SERVICES_BYTES = 4096,
   ROUTINES = 16,
+  UNLOCKING = 7, /* RV32 instructions that leave mutex_lock and tell of it: the chip has none of them */
+  MUTEXES = 64,  /* by address; what collides shares a row */
   PAGE = 4096,
 };
 static const uint64_t SLICE = 1000000, INSTRUCTIONS_MAX = 20000000000ull;
@@ -101,6 +103,8 @@ struct runner {
   iss_registers saved[TASKLETS_MAX];
   struct tasklet_work work[TASKLETS_MAX];
   double raw[TASKLETS_MAX];
+  uint64_t locked_at[TASKLETS_MAX];
+  double held[MUTEXES];
 };
 
 static uint8_t *at(struct runner *r, uint32_t address, uint32_t bytes) {
@@ -334,6 +338,17 @@ static int on_read(void *user, uint64_t address, uint32_t size, uint64_t *value)
   return 0;
 }
 
+/* What is held is charged to its mutex: the instructions between, and two for taking and giving back. */
+static void on_lock(struct runner *r, bool locked, uint32_t mutex) {
+  uint64_t now = iss_calls.retired(r->machine);
+  if (locked) {
+    r->locked_at[r->running] = now;
+    return;
+  }
+  uint64_t between = now - r->locked_at[r->running];
+  r->held[mutex % MUTEXES] += (between > UNLOCKING ? (double)(between - UNLOCKING) : 0) + 2;
+}
+
 static int on_service(void *user, uint64_t address, uint32_t size, uint64_t unused) {
   struct runner *r = user;
   uint64_t *x = r->registers->x;
@@ -368,6 +383,10 @@ static int on_service(void *user, uint64_t address, uint32_t size, uint64_t unus
       r->alive--;
       r->stalled = 0;
       r->switches = true;
+      break;
+    case BU_LOCKED:
+    case BU_UNLOCKED:
+      on_lock(r, number == BU_LOCKED, a);
       break;
     case BU_FAULT:
       r->failed = true;
@@ -512,6 +531,8 @@ static bool run_sample(const struct timing *timing, uint32_t tasklets, uint8_t *
       out->work[i] = r->work[i];
       out->work[i].instructions += r->raw[i] * (raw > 0 ? weighted / raw : 0);
     }
+    for (int i = 0; i < MUTEXES; i++)
+      if (r->held[i] > out->held) out->held = r->held[i];
     fine = !r->failed;
   }
   if (r->machine) iss_calls.destroy(r->machine);
@@ -557,19 +578,31 @@ const struct kept_timing *timing_begin(struct dpu_t **dpus, uint32_t count, stru
   return NULL;
 }
 
-const struct kept_timing *timing_run(struct dpu_t **dpus, uint32_t count, struct samples_before *before) {
+struct sample_work {
+  const struct timing *timing;
+  struct samples_before *before;
+  uint32_t tasklets;
+  struct sample samples[SAMPLES_MAX];
+  bool fine[SAMPLES_MAX];
+};
+
+static void run_samples(void *argument, uint32_t index) {
+  struct sample_work *work = argument;
+  for (uint32_t i = index; i < work->before->count; i += pool_size()) {
+    work->fine[i] = run_sample(work->timing, work->tasklets, work->before->ram[i], &work->samples[i]);
+    work->samples[i].dpu = work->before->index[i];
+    munmap(work->before->ram[i], RAM_BYTES);
+  }
+}
+
+const struct kept_timing *timing_run(struct dpu_t **dpus, struct samples_before *before) {
   struct timing *timing = dpus[0]->program->timing;
   struct kept_timing *kept = &timing->kept[timing->next];
-  (void)count;
+  struct sample_work work = {.timing = timing, .before = before, .tasklets = dpus[0]->program->tasklets};
+  if (before->count) pool_run(run_samples, &work, NULL);
   memset(kept, 0, sizeof *kept);
-  for (uint32_t i = 0; i < before->count; i++) {
-    struct sample *sample = &kept->samples[kept->count];
-    if (run_sample(timing, dpus[0]->program->tasklets, before->ram[i], sample)) {
-      sample->dpu = before->index[i];
-      kept->count++;
-    }
-    munmap(before->ram[i], RAM_BYTES);
-  }
+  for (uint32_t i = 0; i < before->count; i++)
+    if (work.fine[i]) kept->samples[kept->count++] = work.samples[i];
   if (!kept->count) return NULL;
   kept->key = before->key;
   timing->next = (timing->next + 1) % TIMINGS_KEPT;

@@ -12,6 +12,7 @@ struct tasklet_work {
 };
 struct sample {
   double dpu, tasklets;
+  double held; /* instructions under a mutex, of the mutex that was held longest */
   struct tasklet_work work[TASKLETS_MAX];
 };
 
@@ -48,6 +49,6 @@ struct timing *timing_new(const uint8_t *blob, size_t bytes);
 void timing_free(struct timing *timing);
 /* The timing of an equal launch, or NULL; then `before` holds what timing_run needs. */
 const struct kept_timing *timing_begin(struct dpu_t **dpus, uint32_t count, struct samples_before *before);
-const struct kept_timing *timing_run(struct dpu_t **dpus, uint32_t count, struct samples_before *before);
+const struct kept_timing *timing_run(struct dpu_t **dpus, struct samples_before *before);
 
 #endif

@@ -35,6 +35,10 @@ static uint8_t *dma(uintptr_t caller, const char *name, uint32_t mram, uint32_t 
 static void mram_read(uint32_t from, uint32_t to, uint32_t bytes) {
   uint8_t *mram = dma(CALLER, "mram_read", from, to, bytes);
   struct worker *w = worker;
+  int64_t gap = written_gap(w->dpu, (uint32_t)(mram - w->dpu->mram), bytes);
+  if (gap >= 0)
+    tasklet_fault(CALLER, "mram_read of %u bytes at MRAM offset %#x: nobody has written offset %#llx", bytes,
+                  (uint32_t)(mram - w->dpu->mram), (unsigned long long)gap);
   w->dpu->counters[DMA_READS]++;
   w->dpu->counters[DMA_READ_BYTES] += bytes;
   memcpy((void *)(uintptr_t)to, mram, bytes);
@@ -47,6 +51,7 @@ static void mram_write(uint32_t from, uint32_t to, uint32_t bytes) {
   w->dpu->counters[DMA_WRITES]++;
   w->dpu->counters[DMA_WRITE_BYTES] += bytes;
   memcpy(mram, (void *)(uintptr_t)from, bytes);
+  written_mark(w->dpu, (uint32_t)(mram - w->dpu->mram), bytes);
   w->inside = true;
 }
 

@@ -36,6 +36,7 @@ static dpu_error_t move(struct dpu_t *dpu, dpu_xfer_t direction, uint32_t addres
     return failed(DPU_ERR_NO_PROGRAM_LOADED, "DPU %u has no program, and so no symbols", dpu->index);
   uint8_t *there = place(dpu, address);
   if (!there) return DPU_ERR_SYSTEM;
+  if (address >= MRAM_AT && direction == DPU_XFER_TO_DPU) written_mark(dpu, address - MRAM_AT, length);
   memcpy(direction == DPU_XFER_TO_DPU ? there : host, direction == DPU_XFER_TO_DPU ? host : there, length);
   return DPU_OK;
 }

@@ -104,6 +104,7 @@ struct upmem {
   struct dpu_rank_t *ranks;
   struct dpu_rank_t **rank_list;
   uint8_t *mram, *wram;
+  uint8_t *written; /* with checks: a bit for each 8 bytes of MRAM, DPU after DPU; else NULL */
   uint32_t dpu_count, rank_count;
   dpu_error_t pending; /* of an asynchronous launch; dpu_sync reports it */
   char pending_words[1024];
@@ -124,7 +125,7 @@ const struct symbol *program_symbol(const struct dpu_program_t *program, const c
 const struct symbol *program_function(const struct dpu_program_t *program, uint32_t address);
 /* "file.c:12", or "" where the program has no lines. */
 void program_line(const struct dpu_program_t *program, uint32_t address, char *out, size_t room);
-void program_init_mram(const struct dpu_program_t *program, uint8_t *mram);
+void program_init_mram(const struct dpu_program_t *program, const struct dpu_t *dpu);
 
 /* pool.c: the worker threads */
 uint32_t pool_size(void);
@@ -163,6 +164,13 @@ extern __thread struct worker *worker;
 void next_tasklet(void);
 /* Ends the DPU's run; `caller` is an address in the program. */
 void tasklet_fault(uintptr_t caller, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+
+/* written.c: reads of MRAM that nobody wrote */
+enum { WRITTEN_BYTES = MRAM_BYTES / 64 };
+dpu_error_t written_start(struct upmem *all);
+void written_mark(const struct dpu_t *dpu, uint32_t offset, uint64_t bytes);
+/* The first offset of a range that was never written, or -1. */
+int64_t written_gap(const struct dpu_t *dpu, uint32_t offset, uint32_t bytes);
 
 /* events.c */
 bool events_wanted(void);

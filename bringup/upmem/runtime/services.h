@@ -15,6 +15,8 @@ enum bringup_service {
   BU_MEMMOVE,
   BU_MEMSET,
   BU_MEMCMP,
+  BU_LOCKED, /* of the timing tier alone: a mutex is held, and no longer */
+  BU_UNLOCKED,
   BU_SERVICES
 };
 

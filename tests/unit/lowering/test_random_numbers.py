@@ -148,3 +148,14 @@ def test_multinomial(dtype: torch.dtype, samples: int, replacement: bool) -> Non
 def test_impossible_distributions_are_reported(samples: int, replacement: bool, bad: list[float]) -> None:
     with pytest.raises(IndexError, match=r"multinomial_of"):
         interpret("aten::multinomial", torch.tensor([[0.2, 0.3, 0.5], bad]), samples, replacement)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [2, 34, 35])
+def test_pairs_of_normal_numbers_are_those_of_one_by_one(dtype: torch.dtype, count: int) -> None:
+    for mean, deviation in ((0.0, 1.0), (2.0, 3.0)):
+        whole = interpret("aten::normal_", torch.empty(count, dtype=dtype), mean, deviation, None, seed=5)[0]
+        every_second = torch.empty(count, 2, dtype=dtype)[:, 0]
+        strided = interpret("aten::normal_", every_second, mean, deviation, None, seed=5, outputs=[every_second])[0]
+        assert torch.equal(whole, strided)
+        assert whole.unique().numel() > count // 2

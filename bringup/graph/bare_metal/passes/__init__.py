@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bringup.graph.bare_metal.passes.filling import fill_in_words
 from bringup.graph.bare_metal.passes.flattening import flatten
 from bringup.graph.bare_metal.passes.in_order import few_partials, in_order
 from bringup.graph.bare_metal.passes.joining import join
@@ -48,6 +49,7 @@ PASSES = (
     StepPass("apart", apart, "with vectors, without an engine", lambda core: core.vectors and not core.engine),
     StepPass("few_partials", few_partials, "scalar", lambda core: not core.vectors),
     StepPass("pooling", fuse_pooling, "scalar", lambda core: not core.vectors),
+    StepPass("filling", fill_in_words, "scalar", lambda core: not core.vectors),
     StepPass("flattening", flatten, "with vectors", lambda core: core.vectors),
     StepPass("joining", join),
 )

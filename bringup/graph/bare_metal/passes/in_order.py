@@ -55,10 +55,12 @@ def kernel_in_order(kernel: Kernel) -> Kernel:
 
 def few_partials(program: StaticProgram) -> StaticProgram:
     """Keeps few partial results of folds."""
-    return replace(program, steps=tuple(replace(s, kernel=_with_few(s.kernel)) for s in program.steps))
+    return replace(program, steps=tuple(replace(s, kernel=with_few(s.kernel)) for s in program.steps))
 
 
-def _with_few(kernel: Kernel) -> Kernel:
+def with_few(kernel: Kernel) -> Kernel:
+    """A kernel whose folds keep few partial results."""
+
     def few(block: Block) -> Block:
         return tuple(fewer(stmt) for stmt in block)
 

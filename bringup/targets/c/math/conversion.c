@@ -3,6 +3,10 @@
 // The exponent is moved by a multiplication, which also brings subnormal halves right.
 //! f32
 F from_f16(H x) {
+#if LANES == 1 && defined(__riscv_zfhmin)
+  union { uint16_t bits; _Float16 value; } half = { x };
+  return half.value;
+#endif
   U bits = CONVERT(U, x), size = (bits & 0x7fff) << 13;
   I special = MASK((size & 0xf800000) == 0xf800000);
   U r = UBITS(FLOAT((I)size) * 0x1p112f) | ((U)special & 0x7f800000);
@@ -12,6 +16,10 @@ F from_f16(H x) {
 // Adding 1/2 rounds where the half is subnormal; elsewhere the cut bits are rounded to nearest, halves to even.
 //! f16
 H from_f32(F x) {
+#if LANES == 1 && defined(__riscv_zfhmin)
+  union { _Float16 value; uint16_t bits; } half = { (_Float16)x };
+  return half.bits;
+#endif
   F a = abs(x);
   U bits = UBITS(a), r = (bits + 0xfff + ((bits >> 13) & 1) - 0x38000000) >> 13;
   U tiny = UBITS(a + 0.5f) - 0x3f000000, nan = ((bits >> 13) & 0x3ff) | 0x7e00;

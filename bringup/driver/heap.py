@@ -1,4 +1,4 @@
-"""Guest memory, handed out by the host: first fit, and neighbours that are free become one."""
+"""Device memory, handed out by the host: first fit, and neighbours that are free become one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,195 @@
+"""One device: a set of DPUs whose MRAMs hold the same offsets, the bytes of storages in them, and launches.
+
+A storage's bytes lie as its placement says (``Placement``). Transfers take pieces of 8 bytes at multiples of 8, one of
+the same offset in each DPU at a time; what else is asked for is read, changed and written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bringup.driver import Placement, PlacementKind
+from bringup.driver.heap import Heap
+from bringup.drivers.upmem.options import Options
+from bringup.drivers.upmem.times import Times, instructions_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from bringup.driver import Launch
+
+    Bytes = npt.NDArray[np.uint8]
+
+#: The first bytes of MRAM are nobody's, so that no address is 0.
+_START = 4096
+_SINGLE = Placement()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel that is compiled, and what its arithmetic is in."""
+
+    name: str
+    binary: bytes
+    kind: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a storage: ``nbytes`` in each of ``count`` DPUs from ``first`` on, at the same offset ``local``."""
+
+    logical: int  # from where the transfer starts
+    first: int
+    count: int
+    local: int
+    nbytes: int
+
+
+class Machine:
+    """The DPUs of one device."""
+
+    def __init__(self, options: Options) -> None:
+        from bringup.upmem.compiler import MRAM_BYTES
+        from bringup.upmem.host import DpuSet
+
+        self.dpus = DpuSet(options.dpus)
+        self.count, self.tasklets = options.dpus, options.tasklets
+        self.heap = Heap(_START, MRAM_BYTES)
+        self.times = Times(options.dpus, options.tasklets, options.clock_mhz)
+        self._loaded: Program | None = None
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Gives the DPUs back."""
+        self.dpus.close()
+
+    # ---- bytes of a storage ----
+    def pieces(self, placement: Placement, nbytes: int) -> Iterator[Piece]:
+        """Yields where the bytes from ``placement.offset`` on lie, whole rows of blocks as one piece.
+
+        >>> machine = Machine.__new__(Machine)
+        >>> machine.count = 4
+        >>> [(p.first, p.count, p.local, p.nbytes) for p in machine.pieces(Placement(PlacementKind.SHARD, 8, 4), 24)]
+        [(0, 1, 4, 4), (1, 2, 0, 8), (3, 1, 0, 4)]
+        """
+        offset, block = placement.offset, placement.block
+        if placement.kind != PlacementKind.SHARD:
+            yield Piece(0, 0, 1 if placement.kind == PlacementKind.SINGLE else self.count, offset, nbytes)
+            return
+        if block <= 0 or block % 8:
+            raise ValueError(f"a block of {block} bytes: it has to be a multiple of 8")
+        at, end = offset, offset + nbytes
+        while at < end:
+            first, inside = at // block % self.count, at % block
+            local = at // (block * self.count) * block + inside
+            whole = (end - at) // block if inside == 0 else 0
+            if whole:
+                count = min(whole, self.count - first)
+                yield Piece(at - offset, first, count, local, block)
+                at += count * block
+            else:
+                length = min(block - inside, end - at)
+                yield Piece(at - offset, first, 1, local, length)
+                at += length
+
+    def read(self, base: int, placement: Placement, nbytes: int, phase: str, row: str) -> Bytes:
+        """Returns logical bytes of a storage; those of summands are their sum."""
+        out = np.zeros(nbytes, np.uint8)
+        with self._lock:
+            for piece in self.pieces(placement, nbytes):
+                parted = placement.kind == PlacementKind.PARTIAL
+                count = piece.count if parted or placement.kind == PlacementKind.SHARD else 1
+                found = self._read(piece.first, count, base + piece.local, piece.nbytes)
+                self.times.transfer(row, phase, "from", found.size, count)
+                if parted:
+                    if nbytes % 4 or placement.offset % 4:
+                        raise ValueError("a storage of summands holds float32: the range would cut one")
+                    out[:] = found.view(np.float32).sum(axis=0, dtype=np.float32).view(np.uint8)
+                else:
+                    out[piece.logical : piece.logical + found.size] = found.reshape(-1)
+        return out
+
+    def write(self, base: int, placement: Placement, data: Bytes, phase: str, row: str) -> None:
+        """Writes logical bytes of a storage."""
+        with self._lock:
+            for piece in self.pieces(placement, len(data)):
+                local = base + piece.local
+                if placement.kind == PlacementKind.SHARD:
+                    part = data[piece.logical : piece.logical + piece.count * piece.nbytes]
+                    self._write(piece.first, part.reshape(piece.count, piece.nbytes), local)
+                else:
+                    rows = np.broadcast_to(data, (piece.count, len(data)))
+                    if placement.kind == PlacementKind.PARTIAL:
+                        rows = rows.copy()
+                        rows[1:] = 0
+                    self._write(piece.first, rows, local)
+                sent = piece.nbytes if placement.kind == PlacementKind.REPLICATE else piece.count * piece.nbytes
+                self.times.transfer(row, phase, "to", sent, piece.count)
+
+    def _read(self, first: int, count: int, local: int, nbytes: int) -> Bytes:
+        low, high = local & -8, local + nbytes + 7 & -8
+        found = self.dpus.read(low, np.uint8, high - low, first=first, count=count)
+        return np.ascontiguousarray(found[:, local - low : local - low + nbytes])
+
+    def _write(self, first: int, rows: Bytes, local: int) -> None:
+        count, nbytes = rows.shape
+        low, high = local & -8, local + nbytes + 7 & -8
+        if (low, high) != (local, local + nbytes):
+            whole = self.dpus.read(low, np.uint8, high - low, first=first, count=count)
+            whole[:, local - low : local - low + nbytes] = rows
+            rows = whole
+        if rows.strides[0] == 0 and count == self.count:
+            self.dpus.broadcast(low, rows[0])
+        else:
+            self.dpus.write(low, rows, first=first)
+
+    # ---- kernels ----
+    def launch(self, program: Program, launch: Launch) -> None:
+        """Runs a kernel on every DPU with its own arguments, or on the first one alone."""
+        args, grid = launch.partition_args, launch.partition_grid
+        if args is None:
+            args = np.broadcast_to(np.array(launch.args, np.uint64), (self.count, len(launch.args)))
+            grid = np.zeros(self.count, np.uint64)
+            grid[0] = launch.grid
+        ranges = np.zeros((self.count, 2), np.int64)
+        ranges[: len(grid), 1] = grid
+        with self._lock:
+            if self._loaded is not program:
+                self._loaded = None
+                self.dpus.load(program.binary)
+                self._loaded = program
+                nbytes = len(program.binary)
+                self.times.transfer(program.name, "alloc+load", "to", min(nbytes, 24 << 10), 1)
+            if args.shape[1]:
+                self.dpus.write("bu_args", args)
+            self.dpus.write("bu_range", ranges)
+            self.dpus.broadcast("bu_failure", np.zeros(3, np.int64))
+            self.times.transfer(program.name, "CPU→DPU", "to", args.nbytes + ranges.nbytes, self.count)
+            self.dpus.launch()
+            share = ranges[:, 1] / max(1, ranges[:, 1].sum() if launch.partition_args is not None else 1)
+            if launch.partition_args is not None and (grid == grid[0]).all() and _same_everywhere(args):
+                share = np.ones(self.count)  # all do all of it
+            elif launch.partition_args is None:
+                share = np.where(ranges[:, 1] > 0, 1.0, 0.0)
+            instructions = instructions_of(program.kind, launch.flops * share) + launch.bytes * share
+            self.times.kernel(program.name, instructions, self.dpus.counters)
+            failure = self.dpus.read("bu_failure", np.int64, 3)
+        failed = np.flatnonzero(failure[:, 0])
+        if len(failed):
+            index, extent = failure[failed[0], 1:]
+            raise IndexError(f"index {index} is out of range for a dimension of {extent} (kernel {program.name})")
+
+
+def _same_everywhere(args: Any) -> bool:
+    return bool((args == args[0]).all())
+
+
+def host_bytes(address: int, nbytes: int) -> Bytes:
+    """Host memory as an array, without a copy."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -1,0 +1,215 @@
+"""UPMEM as a device, on simulated DPUs: the CPU's numbers, tensors that stay in MRAM, errors that name the limit."""
+
+from __future__ import annotations
+
+import platform
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bringup.drivers.upmem import Driver
+from bringup.drivers.upmem.options import parse_options
+from bringup.drivers.upmem.times import transfer_seconds
+
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="DPUs are simulated on x86-64 only"),
+    pytest.mark.timeout(400),
+]
+START = """
+import torch
+from torch import nn
+from bringup import _C
+from bringup.driver.in_use import active_drivers
+F = torch.nn.functional
+torch.manual_seed(0)
+machine = lambda: active_drivers()[0].driver._machines[0]
+
+def launches():
+    return sum(row.calls for name, row in machine().times.rows.items() if row.seconds["DPU"])
+
+def moved():
+    return sum(sum(row.nbytes.values()) for name, row in machine().times.rows.items()
+               if name in ("copy to device", "copy to host", "copy on device", "relayout"))
+
+def agree(device, cpu, **given):
+    torch.testing.assert_close(device.cpu(), cpu, **(given or {"rtol": 1e-4, "atol": 1e-4}))
+"""
+
+
+@pytest.fixture
+def on_upmem(run_python: Callable[..., Any]) -> Callable[..., str]:
+    def run(code: str, options: str = "dpus=5") -> str:
+        env = {"BRINGUP_DRIVERS": "upmem", "BRINGUP_UPMEM": options, "BRINGUP_FALLBACK": "error"}
+        done = run_python(START + textwrap.dedent(code), env={**env, "BRINGUP_TEST_DEVICE": None}, timeout=380)
+        return str(done.stdout)
+
+    return run
+
+
+def test_ops_of_the_public_stack(on_upmem: Callable[..., str]) -> None:
+    on_upmem("""
+        x, y, b = torch.randn(6, 10), torch.randn(6, 10), torch.randn(7)
+        w, m = torch.randn(7, 10), torch.randn(10, 7)
+        image, kernel = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)
+        for work, *given in [
+            (lambda x: torch.softmax(x, 0), x),
+            (lambda x: torch.softmax(x, -1), x),
+            (torch.relu, x),
+            (torch.mm, x, m),
+            (lambda x, y: torch.add(x, y, alpha=2.5), x, y),
+            (torch.sub, x, y),
+            (torch.mul, x, y),
+            (lambda b, x, m: torch.addmm(b, x, m, beta=0.5, alpha=2), b, x, m),
+            (lambda x, k: F.conv2d(x, k, stride=2, padding=1), image, kernel),
+            (F.linear, x, w, b),
+            (lambda x, w: F.linear(x[0], w), x, w),
+            (lambda x, w: F.linear(x.expand(2, 3, 6, 10), w), x, w),
+            (lambda x: torch.empty_like(x).fill_(4.5), x),
+            (lambda x: x.reshape(4, 15) + 1, x),
+            (lambda x: x.t() * 2, x),
+            (lambda x: x.t().contiguous().view(-1)[3:], x),
+        ]:
+            agree(work(*[t.to("upmem") for t in given]), work(*given))
+        t = x.to("upmem")
+        assert t.t().data_ptr() == t.data_ptr()  # a view
+        t.t()[1].fill_(9)
+        assert (t.cpu()[:, 1] == 9).all()
+    """)
+
+
+def test_every_type(on_upmem: Callable[..., str]) -> None:
+    on_upmem("""
+        torch.arange(1, device="upmem")
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
+                      torch.int16, torch.int32, torch.int64, torch.bool):
+            x = torch.arange(-20, 30).to(dtype)
+            dx = x.to("upmem")
+            agree(dx[3:] == dx[:-3], x[3:] == x[:-3])
+            if dtype != torch.bool:
+                agree(dx * 3 + dx, x * 3 + x, rtol=0, atol=0)
+    """)
+
+
+def test_training_and_saving(on_upmem: Callable[..., str]) -> None:
+    on_upmem("""
+        import copy, io
+        net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+        there = copy.deepcopy(net).to("upmem")
+        x, target = torch.randn(20, 12), torch.randint(0, 3, (20,))
+        dx, dtarget = x.to("upmem"), target.to("upmem")
+        for model, given, wanted in ((net, x, target), (there, dx, dtarget)):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for _ in range(3):
+                optimizer.zero_grad()
+                F.cross_entropy(model(given), wanted).backward()
+                optimizer.step()
+        for p, q in zip(net.parameters(), there.parameters()):
+            agree(q, p)
+        file = io.BytesIO()
+        torch.save(there.state_dict(), file)
+        file.seek(0)
+        again = torch.load(file)
+        assert all(p.device.type == "upmem" for p in again.values())
+        agree(again["0.weight"], there[0].weight.detach().cpu())
+    """)
+
+
+def test_a_chain_stays_in_mram_and_is_one_launch_when_compiled(on_upmem: Callable[..., str]) -> None:
+    on_upmem("""
+        def chain(x):
+            for n in range(5):
+                x = torch.relu(x * 0.5) + n
+            return x
+
+        x = torch.randn(1024, 16)
+        dx = x.to("upmem")
+        before = moved()
+        y = chain(dx)
+        assert moved() == before
+        agree(y, chain(x))
+        compiled = torch.compile(chain, backend="bringup")
+        compiled(dx)
+        torch.upmem.reset_report()
+        y = compiled(dx)
+        assert (launches(), moved()) == (1, 0), (launches(), moved())
+        agree(y, chain(x))
+    """)
+
+
+def test_a_matrix_product_is_one_launch_over_all_dpus(on_upmem: Callable[..., str]) -> None:
+    said = on_upmem("""
+        x, y = torch.randn(40, 24), torch.randn(24, 16)
+        dx, dy = x.to("upmem"), y.to("upmem")
+        torch.upmem.reset_report()
+        z = dx @ dy
+        assert launches() == 1
+        assert (machine().dpus.counters["dma_writes"] > 0).all()
+        agree(z, x @ y)
+        print(torch.upmem.report())
+    """)
+    for part in ("5 DPUs, 16 tasklets, 350 MHz", "times are estimates, not calibrated", "CPU→DPU ms", "bringup_mm"):
+        assert part in said
+
+
+def test_offloading_to_it(on_upmem: Callable[..., str]) -> None:
+    on_upmem("""
+        import bringup
+        net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+        x = torch.randn(5, 12)
+        expected = net(x)
+        for mode in ("module", "fx", "compile"):
+            fast = bringup.offload(net, device="upmem", ops=["linear", "relu"], min_flops=0, mode=mode)
+            agree(fast(x), expected)
+            net = bringup.offload.restore(fast)
+    """)
+
+
+def test_out_of_range_and_out_of_memory(on_upmem: Callable[..., str]) -> None:
+    said = on_upmem(
+        """
+        table = torch.randn(10, 4).to("upmem")
+        for work in (lambda: F.embedding(torch.tensor([10]).to("upmem"), table).cpu(),
+                     lambda: torch.empty(1 << 26, device="upmem")):
+            try:
+                work()
+                print("nothing")
+            except (IndexError, torch.OutOfMemoryError) as error:
+                print(type(error).__name__, error)
+        agree(table * 2, table.cpu() * 2)
+        """,
+        options="dpus=2",
+    )
+    assert "IndexError" in said
+    assert "10 is out of range for a dimension of 10" in said
+    assert "OutOfMemoryError" in said
+    assert "nothing" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("tasklets=25", "1 to 24, which is what a DPU has"),
+        ("dpus=3000", "1 to 2,556, usable in a server"),
+        ("hardware=maybe", "auto, never"),
+        ("ranks=2", "known are dpus, tasklets"),
+    ],
+)
+def test_wrong_options_name_the_limit(options: str, said: str) -> None:
+    with pytest.raises(ValueError, match="BRINGUP_UPMEM") as caught:
+        parse_options(options)
+    assert said in str(caught.value)
+
+
+def test_demanded_hardware_that_is_not_there() -> None:
+    driver = Driver("hardware=always")
+    assert driver.device_count() == 0
+    assert "hardware=auto simulates" in driver.absent_reason()
+
+
+def test_transfers_follow_the_published_bandwidths() -> None:
+    assert transfer_seconds("to", 0, 64) == 0
+    for dpus, to, back in ((1, 0.55, 0.11), (16, 1.3, 0.72), (64, 3.6, 1.87), (2048, 16.9, 16.9)):
+        for direction, rate in (("to", to), ("from", back)):
+            assert transfer_seconds(direction, 10**9, dpus) == pytest.approx(1 / rate, rel=0.01)
