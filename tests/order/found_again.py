@@ -84,8 +84,8 @@ BUGS = (
     Bug(
         "pinned memory is reused while a copy reads it",
         "bringup/csrc/aten/copy.cpp",
-        "is_pinned(from.const_data_ptr()) && record_pinned(from.storage().data_ptr(), stream_of(index));",
-        "is_pinned(from.const_data_ptr());",
+        "is_pinned(host.const_data_ptr()) && record_pinned(host.storage().data_ptr(), stream_of(index));",
+        "is_pinned(host.const_data_ptr());",
     ),
     Bug(
         "a tensor is sent to another process before it is computed",

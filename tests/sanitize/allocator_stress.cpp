@@ -270,7 +270,7 @@ void out_of_memory() {
   FakeDevice device(64 * MiB);
   CachingAllocator allocator(device);
   Block* large = allocator.allocate(40 * MiB, 0);
-  check(error_of(allocator, 30 * MiB).find("tried to allocate 30.00 MiB") != std::string::npos,
+  check(error_of(allocator, 30 * MiB).find("tried to allocate 31457280 bytes") != std::string::npos,
         "message says how much");
   check(error_of(allocator, UINT64_MAX).find("fake:0 is out of memory") == 0, "an absurd size is out of memory");
   allocator.free(large);

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bringup.ir.arguments import bind_sizes
-from bringup.ir.bits import ulp_distance
 from bringup.ir.dtypes import Array, DType, float32, float64, int32
 from bringup.ir.expr import Expr, Number, unary
 from bringup.ir.index import AxisVar, Size, evaluate_sizes
@@ -21,6 +20,7 @@ from bringup.targets.registry import parse_target
 from bringup.targets.target import CannotRender
 from bringup.upmem.host import DpuSet
 from tests.loops import random_kernel
+from tests.loops.bits import ulp_distance
 from tests.loops.compiled import launch_words
 from tests.sweeps import swept_unless
 from tests.unit.targets.c_kernels import KERNELS, PARAMS, SIZES, ULP, arrays_for
