@@ -186,6 +186,7 @@ class Level(str, enum.Enum):
     ops = "ops"
     compile = "compile"
     table = "table"
+    distributed = "distributed"
 
 
 #: Options of ``bringup check`` that only the levels ops and compile have.
@@ -197,7 +198,7 @@ def _chosen_level(context: typer.Context, level: Level | None) -> Level:
     given = [
         name for name in _OPS_OPTIONS if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
     ]
-    if level in (Level.driver, Level.table) and given:
+    if level in (Level.driver, Level.table, Level.distributed) and given:
         raise typer.BadParameter(f"--{given[0]} says which ops are compared: --level ops or --level compile")
     return level or (Level.ops if given else Level.driver)
 
@@ -211,7 +212,7 @@ def check(
         typer.Option(
             help="driver (the default): the contract, without torch. ops (where --ops and the like are given): every "
             "op against the CPU. compile: torch.compile of every op against eager. table: the examples of the "
-            "driver's op table against the CPU."
+            "driver's op table against the CPU. distributed: collectives and training on two processes."
         ),
     ] = None,
     index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
@@ -245,6 +246,10 @@ def check(
             from bringup.vendor.command import check_table
 
             raise typer.Exit(check_table(driver, json_file))
+        if level is Level.distributed:
+            from bringup.kit.distributed_checks import main_distributed
+
+            raise typer.Exit(main_distributed(driver, index, timeout, json_file))
         device = f"{found.device_name or found.name}:{index}"
     if level is Level.compile:
         from bringup.kit.compile_checks import main_compile as main
