@@ -108,7 +108,7 @@ def large_tensors(device: torch.device, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
-    x = torch.arange(5_000_001).remainder(1000).float()
+    x = torch.arange(5_000_001).remainder(1000).add(1).float()
     y = x.to(device)
     dist.all_reduce(y)
     expect(torch.equal(y.cpu(), 2 * x), "the sum of two equal tensors is not twice one of them")
