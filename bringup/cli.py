@@ -189,6 +189,7 @@ class Level(str, enum.Enum):
     profiler = "profiler"
     dlpack = "dlpack"
     ipc = "ipc"
+    distributed = "distributed"
 
 
 #: Options of ``bringup check`` that only the levels ops and compile have.
@@ -215,7 +216,7 @@ def check(
             help="driver (the default): the contract, without torch. ops (where --ops and the like are given): every "
             "op against the CPU. compile: torch.compile of every op against eager. table: the examples of the "
             "driver's op table against the CPU. profiler, dlpack, ipc: what torch.profiler shows, tensors through "
-            "DLPack, tensors and events in other processes."
+            "DLPack, tensors and events in other processes. distributed: collectives and training on two processes."
         ),
     ] = None,
     index: Annotated[int, typer.Option(min=0, help="Which of the driver's devices.")] = 0,
@@ -253,6 +254,10 @@ def check(
             from bringup.kit.device_checks import main_device
 
             raise typer.Exit(main_device(level.value, driver, index, json_file))
+        if level is Level.distributed:
+            from bringup.kit.distributed_checks import main_distributed
+
+            raise typer.Exit(main_distributed(driver, index, timeout, json_file))
         device = f"{found.device_name or found.name}:{index}"
     if level is Level.compile:
         from bringup.kit.compile_checks import main_compile as main

@@ -27,15 +27,24 @@ Waited& waited() {
 std::atomic<Clock::rep> g_leaving{0}; // when to give up; 0: never
 std::atomic<int> g_observing{0};
 
-// Not once the interpreter may be going down: a thread that then asks for it is ended in the middle of its work.
-void observe(const std::string& group, const std::string& why) {
-  ++g_observing;
-  if (failure_observer && !g_leaving)
-    failure_observer(group, why);
-  else
-    std::fprintf(stderr, "bringup: %s\n", why.c_str());
-  --g_observing;
-}
+// Holds the program's end back while a failure is reported to Python. Begun at that end or later it has nobody to
+// report to: a thread that asks for the interpreter while that goes down is ended in the middle of its work.
+class Report {
+ public:
+  Report() : python_((++g_observing, g_leaving == 0)) {}
+  ~Report() { --g_observing; }
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+  void operator()(const std::string& group, const std::string& why) const {
+    if (failure_observer && python_)
+      failure_observer(group, why);
+    else
+      std::fprintf(stderr, "bringup: %s\n", why.c_str());
+  }
+
+ private:
+  const bool python_;
+};
 
 } // namespace
 
@@ -193,6 +202,7 @@ void DeviceWork::complete_on(int32_t stream) {
 
 // A stream that the call's outputs reach hears of it at its next use; later calls of the group are refused.
 void DeviceWork::fail(const std::string& why) noexcept {
+  const Report report;
   {
     std::lock_guard lock(lock_);
     if (!failure_.empty()) return;
@@ -216,7 +226,7 @@ void DeviceWork::fail(const std::string& why) noexcept {
     if (on_failure) on_failure(failure_);
   }
   changed_.notify_all();
-  observe(name_.group, failure_);
+  report(name_.group, failure_);
 }
 
 void DeviceWork::throw_failure() {
