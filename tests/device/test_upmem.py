@@ -11,7 +11,8 @@ import pytest
 
 from bringup.drivers.upmem import Driver
 from bringup.drivers.upmem.options import parse_options
-from bringup.drivers.upmem.times import transfer_seconds
+from bringup.drivers.upmem.times import Times
+from bringup.upmem.host import DpuSet
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="DPUs are simulated on x86-64 only"),
@@ -30,7 +31,7 @@ def launches():
     return sum(row.calls for name, row in machine().times.rows.items() if row.seconds["DPU"])
 
 def moved():
-    return sum(sum(row.nbytes.values()) for name, row in machine().times.rows.items()
+    return sum(row.nbytes for name, row in machine().times.rows.items()
                if name in ("copy to device", "copy to host", "copy on device", "relayout"))
 
 def agree(device, cpu, **given):
@@ -149,7 +150,7 @@ def test_a_matrix_product_is_one_launch_over_all_dpus(on_upmem: Callable[..., st
         agree(z, x @ y)
         print(torch.upmem.report())
     """)
-    for part in ("5 DPUs, 16 tasklets, 350 MHz", "times are estimates, not calibrated", "CPU→DPU ms", "bringup_mm"):
+    for part in ("5 DPUs, 16 tasklets, 350 MHz", "what they take at least", "CPU→DPU ms", "bringup_mm"):
         assert part in said
 
 
@@ -192,6 +193,7 @@ def test_out_of_range_and_out_of_memory(on_upmem: Callable[..., str]) -> None:
     [
         ("tasklets=25", "1 to 24, which is what a DPU has"),
         ("dpus=3000", "1 to 2,556, usable in a server"),
+        ("timing=yes", "0 and 1"),
         ("hardware=maybe", "auto, never"),
         ("ranks=2", "known are dpus, tasklets"),
     ],
@@ -208,8 +210,42 @@ def test_demanded_hardware_that_is_not_there() -> None:
     assert "hardware=auto simulates" in driver.absent_reason()
 
 
-def test_transfers_follow_the_published_bandwidths() -> None:
-    assert transfer_seconds("to", 0, 64) == 0
-    for dpus, to, back in ((1, 0.55, 0.11), (16, 1.3, 0.72), (64, 3.6, 1.87), (2048, 16.9, 16.9)):
-        for direction, rate in (("to", to), ("from", back)):
-            assert transfer_seconds(direction, 10**9, dpus) == pytest.approx(1 / rate, rel=0.01)
+def test_launches_are_counted_or_marked(on_upmem: Callable[..., str]) -> None:
+    said = on_upmem(
+        """
+        x = torch.randn(4000).to("upmem")
+        torch.upmem.reset_report()
+        start = machine().times.seconds
+        agree(x + x, 2 * x.cpu())
+        (row,) = [row for name, row in machine().times.rows.items() if row.seconds["DPU"]]
+        assert row.mram_bytes >= 3 * 4 * 4000
+        assert row.instructions > 4000 / 2 if row.counted else row.instructions == 0
+        assert machine().times.seconds > start + 180e-6
+        text = torch.upmem.report()
+        assert text.count("≥") == (1 if row.counted else 2)
+        print(text)
+        """,
+        options="dpus=2,timing=1",
+    )
+    assert "instructions counted on samples" in said
+
+
+def test_a_counted_launch_in_the_report() -> None:
+    times = Times(2, 16, counted=True)
+    with DpuSet(2) as dpus:
+        dpus.load(
+            """
+            #include <mram.h>
+            __host int rounds;
+            __mram_noinit long long values[8];
+            int main() { for (int i = 0; i < rounds; i++) values[i & 7] += i; return 0; }""",
+            tasklets=16,
+            timed=True,
+        )
+        dpus.launch(rounds=100)
+        times.kernel("rounds", dpus.counters, dpus.time())
+    row = times.rows["rounds"]
+    assert row.calls == row.counted == 1
+    assert row.instructions > 16 * 100
+    assert row.seconds["DPU"] == pytest.approx(180e-6 + row.cycles / 350e6)
+    assert "≥ " not in times.text("a device").partition("counted)")[2]
