@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from bringup.kit.terminal import fail
+from bringup.kit.upmem_sweep import sweep
 
 
 def upmem_application() -> typer.Typer:
@@ -20,6 +21,7 @@ def upmem_application() -> typer.Typer:
     application.callback()(lambda: None)
     application.command(context_settings={"ignore_unknown_options": True})(run)
     application.command()(path)
+    application.command()(sweep)
     return application
 
 

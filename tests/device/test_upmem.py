@@ -5,19 +5,23 @@ from __future__ import annotations
 import platform
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from bringup.drivers.upmem import Driver
 from bringup.drivers.upmem.options import parse_options
 from bringup.drivers.upmem.times import Times
+from bringup.kit.upmem_command import upmem_application
 from bringup.upmem.host import DpuSet
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="DPUs are simulated on x86-64 only"),
     pytest.mark.timeout(400),
 ]
+application = upmem_application()
 START = """
 import torch
 from torch import nn
@@ -249,3 +253,23 @@ def test_a_counted_launch_in_the_report() -> None:
     assert row.instructions > 16 * 100
     assert row.seconds["DPU"] == pytest.approx(180e-6 + row.cycles / 350e6)
     assert "≥ " not in times.text("a device").partition("counted)")[2]
+
+
+def test_a_sweep_over_machines(tmp_path: Path) -> None:
+    program = tmp_path / "model.py"
+    program.write_text("import torch\nx = torch.ones(40_000).to('upmem')\nassert (x + x).sum().item() == 80_000\n")
+    runner = CliRunner()
+    environment = {"COLUMNS": "200", "BRINGUP_FALLBACK": "error"}
+    done = runner.invoke(application, ["sweep", str(program), "--dpus", "1,4", "--tasklets", "2,16"], env=environment)
+    assert done.exit_code == 0, done.output
+    lines = [line.split("│") for line in done.output.splitlines() if "█" in line]
+    assert [[cell.strip() for cell in line[1:3]] for line in lines] == [
+        ["1", "2"],
+        ["1", "16"],
+        ["4", "2"],
+        ["4", "16"],
+    ]
+    for wrong, said in (("3000", "2,556"), ("0", "1 to")):
+        done = runner.invoke(application, ["sweep", str(program), "--dpus", wrong])
+        assert done.exit_code == 2
+        assert said in done.output
