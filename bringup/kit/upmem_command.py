@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from bringup.kit.terminal import fail
+from bringup.kit.upmem_sweep import sweep
 
 _SDK_COMPILER = "dpu-upmem-dpurte-clang"
 
@@ -27,6 +28,7 @@ def upmem_application() -> typer.Typer:
     application.command(context_settings={"ignore_unknown_options": True})(compare)
     application.command()(path)
     application.command()(calibrate)
+    application.command()(sweep)
     return application
 
 

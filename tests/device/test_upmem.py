@@ -5,18 +5,23 @@ from __future__ import annotations
 import platform
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from bringup.drivers.upmem import Driver
 from bringup.drivers.upmem.options import parse_options
-from bringup.drivers.upmem.times import transfer_seconds
+from bringup.drivers.upmem.times import Times
+from bringup.kit.upmem_command import upmem_application
+from bringup.upmem.host import DpuSet
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="DPUs are simulated on x86-64 only"),
     pytest.mark.timeout(400),
 ]
+application = upmem_application()
 START = """
 import torch
 from torch import nn
@@ -30,7 +35,7 @@ def launches():
     return sum(row.calls for name, row in machine().times.rows.items() if row.seconds["DPU"])
 
 def moved():
-    return sum(sum(row.nbytes.values()) for name, row in machine().times.rows.items()
+    return sum(row.nbytes for name, row in machine().times.rows.items()
                if name in ("copy to device", "copy to host", "copy on device", "relayout"))
 
 def agree(device, cpu, **given):
@@ -149,7 +154,7 @@ def test_a_matrix_product_is_one_launch_over_all_dpus(on_upmem: Callable[..., st
         agree(z, x @ y)
         print(torch.upmem.report())
     """)
-    for part in ("5 DPUs, 16 tasklets, 350 MHz", "times are estimates, not calibrated", "CPU→DPU ms", "bringup_mm"):
+    for part in ("5 DPUs, 16 tasklets, 350 MHz", "what they take at least", "CPU→DPU ms", "bringup_mm"):
         assert part in said
 
 
@@ -192,6 +197,7 @@ def test_out_of_range_and_out_of_memory(on_upmem: Callable[..., str]) -> None:
     [
         ("tasklets=25", "1 to 24, which is what a DPU has"),
         ("dpus=3000", "1 to 2,556, usable in a server"),
+        ("timing=yes", "0 and 1"),
         ("hardware=maybe", "auto, never"),
         ("ranks=2", "known are dpus, tasklets"),
     ],
@@ -208,8 +214,62 @@ def test_demanded_hardware_that_is_not_there() -> None:
     assert "hardware=auto simulates" in driver.absent_reason()
 
 
-def test_transfers_follow_the_published_bandwidths() -> None:
-    assert transfer_seconds("to", 0, 64) == 0
-    for dpus, to, back in ((1, 0.55, 0.11), (16, 1.3, 0.72), (64, 3.6, 1.87), (2048, 16.9, 16.9)):
-        for direction, rate in (("to", to), ("from", back)):
-            assert transfer_seconds(direction, 10**9, dpus) == pytest.approx(1 / rate, rel=0.01)
+def test_launches_are_counted_or_marked(on_upmem: Callable[..., str]) -> None:
+    said = on_upmem(
+        """
+        x = torch.randn(4000).to("upmem")
+        torch.upmem.reset_report()
+        start = machine().times.seconds
+        agree(x + x, 2 * x.cpu())
+        (row,) = [row for name, row in machine().times.rows.items() if row.seconds["DPU"]]
+        assert row.mram_bytes >= 3 * 4 * 4000
+        assert row.instructions > 4000 / 2 if row.counted else row.instructions == 0
+        assert machine().times.seconds > start + 180e-6
+        text = torch.upmem.report()
+        assert text.count("≥") == (1 if row.counted else 2)
+        print(text)
+        """,
+        options="dpus=2,timing=1",
+    )
+    assert "instructions counted on samples" in said
+
+
+def test_a_counted_launch_in_the_report() -> None:
+    times = Times(2, 16, counted=True)
+    with DpuSet(2) as dpus:
+        dpus.load(
+            """
+            #include <mram.h>
+            __host int rounds;
+            __mram_noinit long long values[8];
+            int main() { for (int i = 0; i < rounds; i++) values[i & 7] += i; return 0; }""",
+            tasklets=16,
+            timed=True,
+        )
+        dpus.launch(rounds=100)
+        times.kernel("rounds", dpus.counters, dpus.time())
+    row = times.rows["rounds"]
+    assert row.calls == row.counted == 1
+    assert row.instructions > 16 * 100
+    assert row.seconds["DPU"] == pytest.approx(180e-6 + row.cycles / 350e6)
+    assert "≥ " not in times.text("a device").partition("counted)")[2]
+
+
+def test_a_sweep_over_machines(tmp_path: Path) -> None:
+    program = tmp_path / "model.py"
+    program.write_text("import torch\nx = torch.ones(40_000).to('upmem')\nassert (x + x).sum().item() == 80_000\n")
+    runner = CliRunner()
+    environment = {"COLUMNS": "200", "BRINGUP_FALLBACK": "error"}
+    done = runner.invoke(application, ["sweep", str(program), "--dpus", "1,4", "--tasklets", "2,16"], env=environment)
+    assert done.exit_code == 0, done.output
+    lines = [line.split("│") for line in done.output.splitlines() if "█" in line]
+    assert [[cell.strip() for cell in line[1:3]] for line in lines] == [
+        ["1", "2"],
+        ["1", "16"],
+        ["4", "2"],
+        ["4", "16"],
+    ]
+    for wrong, said in (("3000", "2,556"), ("0", "1 to")):
+        done = runner.invoke(application, ["sweep", str(program), "--dpus", wrong])
+        assert done.exit_code == 2
+        assert said in done.output

@@ -7,7 +7,7 @@ dpus       of one device, 1 to 2,556 (default 64, one rank)
 tasklets   of a DPU, 1 to 24 (default 16)
 devices    1 to 16 (default 1)
 hardware   ``auto`` (default), ``never`` (simulate) or ``always`` (an error where there is none)
-clock_mhz  for estimated times (default 350)
+timing     1: instructions are counted too, on RV32 (default 0: kernels take what their DMA does)
 =========  ===========================================================================================================
 
 The DPUs are simulated (``bringup.upmem``) where there is no hardware; the device's name says which it is.
@@ -28,7 +28,7 @@ from bringup.drivers.upmem.machine import Machine, Program, host_bytes
 from bringup.drivers.upmem.options import parse_options
 
 #: Of what ``compile`` returns; part of the disk cache's keys.
-_FORMAT = "arithmetic and name in the first line"
+_FORMAT = "name, program"
 _RANKS = Path("/sys/class/dpu_rank")
 
 
@@ -55,8 +55,8 @@ class Driver(Base):
 
     @functools.cached_property
     def _missing(self) -> str:
-        from bringup.upmem.compiler import DpuToolchainMissing, compiler
         from bringup.upmem.host import LIBRARY
+        from bringup.upmem.toolchain import DpuToolchainMissing, compiler
 
         if self._options.hardware == "always":
             found = "has DPUs, but this driver does not run on them yet" if _RANKS.exists() else f"has no {_RANKS}"
@@ -175,32 +175,30 @@ class Driver(Base):
         """A DPU program; one that is too large for a DPU is an error that names the limit."""
         from bringup.upmem.compiler import compile_program
 
-        binary = compile_program(source, tasklets=self._options.tasklets)
-        kernel = source.partition("MUTEX_POOL_INIT")[2]
-        name = re.search(r"void (\w+)\(const uint64_t \*args, int64_t begin", kernel)
-        body = kernel[name.end() :] if name else kernel
-        kind = next((kind for kind in ("double", "float") if f"{kind} " in body), "int")
-        return f"{kind} {name[1] if name else 'main'}\n".encode() + binary
+        options = self._options
+        binary = compile_program(source, tasklets=options.tasklets, timed=bool(options.timing))
+        name = re.search(r"void (\w+)\(const uint64_t \*args, int64_t begin", source)
+        return f"{name[1] if name else 'main'}\n".encode() + binary
 
     def compiler_identity(self) -> str:
         """The compiler, its flags and the headers it sees."""
         import hashlib
         import subprocess
 
-        from bringup.upmem import compiler
+        from bringup.upmem import toolchain
 
-        command = compiler.compiler()
+        command = toolchain.compiler()
         version = subprocess.run([*command, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
-        files = [*compiler.DPU_HEADERS.rglob("*.h"), *compiler.RUNTIME.iterdir(), Path(compiler.__file__)]
+        files = [*toolchain.DPU_HEADERS.rglob("*.h"), *toolchain.RUNTIME.iterdir()]
+        files += toolchain.FOLDER.glob("*.py")
         digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files) if file.is_file())).hexdigest()
-        return f"{version} {digest} tasklets={self._options.tasklets}, {_FORMAT}"
+        return f"{version} {digest} tasklets={self._options.tasklets} timing={self._options.timing} {_FORMAT}"
 
     def load(self, device: int, binary: bytes, entry: str) -> int:
         """Keeps a program; the DPUs get it when it is launched."""
         handle = next(self._handles)
-        head, _, program = binary.partition(b"\n")
-        kind, _, name = head.decode().partition(" ")
-        self._kernels[handle] = Program(name, program, kind)
+        name, _, program = binary.partition(b"\n")
+        self._kernels[handle] = Program(name.decode(), program)
         return handle
 
     def launch(self, device: int, kernel: int, launch: Launch) -> bool:

@@ -10,34 +10,35 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bringup.driver import Placement, PlacementKind
 from bringup.driver.heap import Heap
 from bringup.drivers.upmem.options import Options
-from bringup.drivers.upmem.times import Times, instructions_of
+from bringup.drivers.upmem.times import Times
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bringup.driver import Launch
+    from bringup.upmem.timing import LaunchTime
 
     Bytes = npt.NDArray[np.uint8]
 
 #: The first bytes of MRAM are nobody's, so that no address is 0.
 _START = 4096
-_SINGLE = Placement()
+#: What a program takes of the instruction memory, at most: its real size is known to UPMEM's compiler only.
+_PROGRAM_BYTES = 24 << 10
 
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel that is compiled, and what its arithmetic is in."""
+    """A kernel that is compiled."""
 
     name: str
     binary: bytes
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,13 @@ class Machine:
     """The DPUs of one device."""
 
     def __init__(self, options: Options) -> None:
-        from bringup.upmem.compiler import MRAM_BYTES
         from bringup.upmem.host import DpuSet
+        from bringup.upmem.toolchain import MRAM_BYTES
 
         self.dpus = DpuSet(options.dpus)
         self.count, self.tasklets = options.dpus, options.tasklets
         self.heap = Heap(_START, MRAM_BYTES)
-        self.times = Times(options.dpus, options.tasklets, options.clock_mhz)
+        self.times = Times(options.dpus, options.tasklets, bool(options.timing))
         self._loaded: Program | None = None
         self._lock = threading.RLock()
 
@@ -106,7 +107,7 @@ class Machine:
                 parted = placement.kind == PlacementKind.PARTIAL
                 count = piece.count if parted or placement.kind == PlacementKind.SHARD else 1
                 found = self._read(piece.first, count, base + piece.local, piece.nbytes)
-                self.times.transfer(row, phase, "from", found.size, count)
+                self.times.transfer(row, phase, piece.nbytes, count, to=False)
                 if parted:
                     if nbytes % 4 or placement.offset % 4:
                         raise ValueError("a storage of summands holds float32: the range would cut one")
@@ -129,8 +130,8 @@ class Machine:
                         rows = rows.copy()
                         rows[1:] = 0
                     self._write(piece.first, rows, local)
-                sent = piece.nbytes if placement.kind == PlacementKind.REPLICATE else piece.count * piece.nbytes
-                self.times.transfer(row, phase, "to", sent, piece.count)
+                everywhere = placement.kind == PlacementKind.REPLICATE
+                self.times.transfer(row, phase, piece.nbytes, piece.count, to=True, broadcast=everywhere)
 
     def _read(self, first: int, count: int, local: int, nbytes: int) -> Bytes:
         low, high = local & -8, local + nbytes + 7 & -8
@@ -150,6 +151,14 @@ class Machine:
             self.dpus.write(low, rows, first=first)
 
     # ---- kernels ----
+    def _counted(self) -> LaunchTime | None:
+        from bringup.upmem.host import DpuError
+
+        try:
+            return self.dpus.time()
+        except DpuError:  # the RV32 form of a program may do what its interpreter refuses; the report marks it
+            return None
+
     def launch(self, program: Program, launch: Launch) -> None:
         """Runs a kernel on every DPU with its own arguments, or on the first one alone."""
         args, grid = launch.partition_args, launch.partition_grid
@@ -164,30 +173,20 @@ class Machine:
                 self._loaded = None
                 self.dpus.load(program.binary)
                 self._loaded = program
-                nbytes = len(program.binary)
-                self.times.transfer(program.name, "alloc+load", "to", min(nbytes, 24 << 10), 1)
+                self.times.transfer(program.name, "alloc+load", _PROGRAM_BYTES, self.count, to=True, broadcast=True)
             if args.shape[1]:
                 self.dpus.write("bu_args", args)
             self.dpus.write("bu_range", ranges)
             self.dpus.broadcast("bu_failure", np.zeros(3, np.int64))
-            self.times.transfer(program.name, "CPU→DPU", "to", args.nbytes + ranges.nbytes, self.count)
+            self.times.transfer(program.name, "CPU→DPU", 8 * args.shape[1] + 16, self.count, to=True)
             self.dpus.launch()
-            share = ranges[:, 1] / max(1, ranges[:, 1].sum() if launch.partition_args is not None else 1)
-            if launch.partition_args is not None and (grid == grid[0]).all() and _same_everywhere(args):
-                share = np.ones(self.count)  # all do all of it
-            elif launch.partition_args is None:
-                share = np.where(ranges[:, 1] > 0, 1.0, 0.0)
-            instructions = instructions_of(program.kind, launch.flops * share) + launch.bytes * share
-            self.times.kernel(program.name, instructions, self.dpus.counters)
+            counted = self._counted() if self.times.counted else None
+            self.times.kernel(program.name, self.dpus.counters, counted)
             failure = self.dpus.read("bu_failure", np.int64, 3)
         failed = np.flatnonzero(failure[:, 0])
         if len(failed):
             index, extent = failure[failed[0], 1:]
             raise IndexError(f"index {index} is out of range for a dimension of {extent} (kernel {program.name})")
-
-
-def _same_everywhere(args: Any) -> bool:
-    return bool((args == args[0]).all())
 
 
 def host_bytes(address: int, nbytes: int) -> Bytes:

@@ -13,17 +13,17 @@ class Options:
     """How many DPUs are one device, and what runs them.
 
     >>> parse_options("dpus=64,tasklets=11")
-    Options(dpus=64, tasklets=11, devices=1, hardware='auto', clock_mhz=350)
+    Options(dpus=64, tasklets=11, devices=1, hardware='auto', timing=0)
     """
 
     dpus: int = 64
     tasklets: int = 16
     devices: int = 1
     hardware: str = "auto"
-    clock_mhz: int = 350
+    timing: int = 0
 
 
-_MOST = {"dpus": MOST_DPUS, "tasklets": MOST_TASKLETS, "devices": 16, "clock_mhz": 1000}
+_MOST = {"dpus": MOST_DPUS, "tasklets": MOST_TASKLETS, "devices": 16}
 _WHY = {"dpus": "usable in a server with 20 DIMMs", "tasklets": "which is what a DPU has"}
 
 
@@ -44,6 +44,11 @@ def parse_options(text: str) -> Options:
             if value not in ("auto", "never", "always"):
                 raise ValueError(f"{where}: allowed are auto, never (simulate) and always (no simulation)")
             values[key] = value
+            continue
+        if key == "timing":
+            if value not in ("0", "1"):
+                raise ValueError(f"{where}: allowed are 0 and 1 (counts instructions, for estimates of time)")
+            values[key] = int(value)
             continue
         most = _MOST[key]
         if not value.isdecimal() or not 1 <= int(value) <= most:

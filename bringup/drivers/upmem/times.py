@@ -1,9 +1,4 @@
-"""What a run on UPMEM would take: an estimate, by the published laws of the machine, of what was counted.
-
-Transfers and DMA are counted exactly. Instructions are not, as simulated DPUs run native code: they are taken as the
-kernel's number of operations times what the run-time library needs for one. So times of kernels are good for comparing
-shapes and ways, not as numbers of the hardware.
-"""
+"""What the work of a device takes on the chip, as estimates of ``bringup.upmem.timing``, by kernel and phase."""
 
 from __future__ import annotations
 
@@ -11,68 +6,46 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-#: GB/s between host and 1, 4, 16 and 64 DPUs of one rank, measured by KAIST's VIA group; more DPUs are more ranks.
-_BANDWIDTH = {"to": (0.55, 1.1, 1.3, 3.6), "from": (0.11, 0.42, 0.72, 1.87)}
-_DPUS = (1, 4, 16, 64)
-#: The host's bus, for all ranks together.
-_MOST_BANDWIDTH = 16.9
-_LAUNCH_SECONDS = 180e-6
-_TRANSFER_SECONDS = 20e-6
-#: Instructions of one operation, from the published throughput of 11 tasklets: 350 MHz by MOPS. A product and a sum
-#: in float32 take 183 and 71.
-_INSTRUCTIONS = {"float": 127.0, "double": 380.0, "int": 8.0}
-#: Watts of one DPU: 1.2 for a chip of 8.
-_WATTS = 1.2 / 8
+from bringup.upmem.rv32 import calibration
+from bringup.upmem.timing import transfer_seconds
+
+if TYPE_CHECKING:
+    from bringup.upmem.timing import LaunchTime
+
 PHASES = ("CPU→DPU", "DPU", "inter-DPU", "DPU→CPU", "alloc+load")
-
-
-def transfer_seconds(direction: str, nbytes: int, dpus: int) -> float:
-    """Estimates a transfer of ``nbytes`` in all, with that many DPUs at once.
-
-    >>> round(transfer_seconds("to", 3_600_000, 64) * 1e3, 2)
-    1.02
-    """
-    if nbytes == 0:
-        return 0.0
-    rate = float(np.interp(min(dpus, 64), _DPUS, _BANDWIDTH[direction])) * max(1.0, dpus / 64)
-    return _TRANSFER_SECONDS + nbytes / (min(rate, _MOST_BANDWIDTH) * 1e9)
-
-
-def kernel_cycles(instructions: Any, counters: Mapping[str, Any], tasklets: int) -> Any:
-    """Estimates the cycles of each DPU: the pipeline, or the DMA engine beside it, whichever takes longer."""
-    pipeline = instructions * max(1.0, 11 / tasklets)
-    calls = counters["dma_reads"].astype(float) + counters["dma_writes"]
-    nbytes = counters["dma_read_bytes"].astype(float) + counters["dma_write_bytes"]
-    return np.maximum(pipeline, 35 * calls + 0.52 * nbytes)
-
-
-def instructions_of(kind: str, operations: Any) -> Any:
-    """Estimates instructions of arithmetic in "float", "double" or "int"."""
-    return operations * _INSTRUCTIONS[kind]
 
 
 @dataclass
 class Row:
-    """What one kernel, or the transfers outside of kernels, took so far."""
+    """What one kernel, or one kind of transfer, took so far."""
 
     calls: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    nbytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    nbytes: int = 0
+    #: Of the calls, those whose instructions were counted.
+    counted: int = 0
     cycles: float = 0.0
     instructions: float = 0.0
     mram_bytes: float = 0.0
 
 
 class Times:
-    """The account of a device: by kernel and phase, and its clock of simulated time."""
+    """The account of a device: by kernel and phase, and its clock of simulated time.
 
-    def __init__(self, dpus: int, tasklets: int, clock_mhz: int) -> None:
-        self.dpus, self.tasklets, self.clock_hz = dpus, tasklets, clock_mhz * 1e6
+    Without ``counted`` instructions a kernel's time is that of its DMA alone: what it takes at least.
+    """
+
+    def __init__(self, dpus: int, tasklets: int, counted: bool) -> None:
+        self.dpus, self.tasklets, self.counted = dpus, tasklets, counted
+        self._numbers = calibration()
+        self.clock_hz = float(self._numbers["machine"]["clock_hz"])
         self._lock = threading.Lock()
+        #: Of simulated time, since the device was opened.
+        self.seconds = 0.0
         self.clear()
 
     def clear(self) -> None:
@@ -80,59 +53,70 @@ class Times:
         with self._lock:
             self.rows: dict[str, Row] = defaultdict(Row)
 
-    seconds = 0.0
-
-    def add(self, name: str, phase: str, seconds: float, nbytes: int = 0, call: bool = False) -> None:
-        """Adds a step."""
+    def add(self, name: str, phase: str, seconds: float, nbytes: int = 0) -> Row:
+        """Adds a step to a row."""
         with self._lock:
             row = self.rows[name]
-            row.calls += call
             row.seconds[phase] += seconds
-            row.nbytes[phase] += nbytes
+            row.nbytes += nbytes
             self.seconds += seconds
+            return row
 
-    def transfer(self, name: str, phase: str, direction: str, nbytes: int, dpus: int) -> None:
-        """Adds a transfer."""
-        self.add(name, phase, transfer_seconds(direction, nbytes, dpus), nbytes, call=name in _OUTSIDE)
+    def transfer(self, name: str, phase: str, nbytes: int, dpus: int, *, to: bool, broadcast: bool = False) -> None:
+        """Adds a transfer of ``nbytes`` with each of some DPUs."""
+        seconds = transfer_seconds(nbytes, dpus, self._numbers, to=to, broadcast=broadcast)
+        self.add(name, phase, seconds, nbytes if broadcast else nbytes * dpus)
 
-    def kernel(self, name: str, instructions: Any, counters: Mapping[str, Any]) -> None:
+    def kernel(self, name: str, counters: Mapping[str, Any], counted: LaunchTime | None) -> None:
         """Adds a launch, which takes as long as its slowest DPU."""
-        cycles = kernel_cycles(instructions, counters, self.tasklets)
-        slowest = float(cycles.max(initial=0.0))
-        self.add(name, "DPU", _LAUNCH_SECONDS + slowest / self.clock_hz, call=True)
+        moved = (counters["dma_read_bytes"] + counters["dma_write_bytes"]).astype(float)
+        requests = (counters["dma_reads"] + counters["dma_writes"]).astype(float)
+        dma, instructions = self._numbers["dma"], 0.0
+        if counted is None:
+            cycles = float(np.max(dma["occupancy"] * requests + dma["occupancy_per_byte"] * moved))
+            seconds = float(self._numbers["launch"]["seconds"]) + cycles / self.clock_hz
+        else:
+            cycles, seconds = float(counted.cycles.max()), counted.seconds
+            instructions = float(counted.instructions[int(np.argmax(counted.cycles))])
+        row = self.add(name, "DPU", seconds)
         with self._lock:
-            row = self.rows[name]
-            row.cycles += slowest
-            row.instructions += float(np.sum(instructions)) / max(1, len(cycles))
-            row.mram_bytes += float(counters["dma_read_bytes"].sum() + counters["dma_write_bytes"].sum())
+            row.calls += 1
+            row.counted += counted is not None
+            row.cycles += cycles
+            row.instructions += instructions
+            row.mram_bytes += float(moved.sum())
 
     def text(self, what: str) -> str:
         """A table of all that ran, with the kind of the numbers above it."""
         head = ("op", "calls", *(f"{phase} ms" for phase in PHASES), "cycles", "IPC", "MRAM MB/s a DPU", "bytes moved")
-        rows = []
         with self._lock:
             ordered = sorted(self.rows.items(), key=lambda item: -sum(item[1].seconds.values()))
+        rows = []
         for name, row in ordered:
             busy = row.cycles / self.clock_hz
-            ipc = f"{row.instructions / row.cycles:.2f}" if row.cycles else ""
-            bandwidth = f"{row.mram_bytes / self.dpus / busy / 1e6:.0f}" if busy else ""
             times = [f"{row.seconds[phase] * 1e3:.3f}" for phase in PHASES]
             cycles = f"{row.cycles:,.0f}" if row.cycles else ""
-            rows.append((name, f"{row.calls:,}", *times, cycles, ipc, bandwidth, f"{sum(row.nbytes.values()):,}"))
+            ipc = f"{row.instructions / row.cycles:.2f}" if row.instructions else ""
+            bandwidth = f"{row.mram_bytes / self.dpus / busy / 1e6:.0f}" if busy else ""
+            mark = "≥ " if self.counted and row.calls > row.counted else ""
+            cycles = mark + cycles
+            rows.append((name, f"{row.calls:,}", *times, cycles, ipc, bandwidth, f"{row.nbytes:,}"))
         total = sum(sum(row.seconds.values()) for _, row in ordered)
         widths = [max(map(len, column)) for column in zip(head, *rows)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *rows)]
-        energy = total * self.dpus * _WATTS
+        energy = total * self.dpus * float(self._numbers["machine"]["watts_per_dpu"])
+        kind = (
+            "times are estimates, kernels not calibrated: instructions counted on samples of the DPUs "
+            "(≥: of DMA alone, where a kernel could not be counted)"
+            if self.counted
+            else "times of kernels are those of their DMA alone, what they take at least: timing=1 counts instructions"
+        )
+        beyond = "; more than one rank is extrapolated, unvalidated" if self.dpus > 64 else ""
         return "\n".join(
             [
                 f"{what}: {self.dpus:,} DPUs, {self.tasklets} tasklets, {self.clock_hz / 1e6:.0f} MHz",
-                "times are estimates, not calibrated: transfers and DMA are counted, instructions are taken from the "
-                "number of operations",
+                kind + beyond,
                 *lines,
                 f"together {total * 1e3:.3f} ms; energy at most {energy:.4f} J (all DPUs at their design power)",
             ]
         )
-
-
-#: Rows that are transfers only.
-_OUTSIDE = ("copy to device", "copy to host", "copy on device", "relayout")
