@@ -98,16 +98,20 @@ class RunLoops(Loops):
         self.elements: dict[str, str] = {}
 
     @contextmanager
-    def nest(self, axes: Sequence[Axis]) -> Iterator[str]:
-        """Loops over axes, the first one outermost. Gives the C variable of the innermost position."""
+    def nest(self, axes: Sequence[Axis], count: str | None = None) -> Iterator[str]:
+        """Loops over axes, the first one outermost, by runs where that is possible."""
         stmt, self.stmt = self.stmt, None
         runs = [] if stmt is None else runs_of(self.kernel, axes[-1], _inside(stmt), _block(stmt))
         if not runs:
-            with super().nest(axes) as at:
+            with super().nest(axes, count) as at:
                 yield at
             return
         with super().nest(axes[:-1]) if axes[:-1] else nullcontext(), self.around(axes[-1]) as extent:
             start = self.w.fresh("a")
+            if count is not None:
+                stop = self.w.fresh("c")
+                self.w.line(f"const int64_t {stop} = {count} < {extent} ? {count} : {extent};")
+                extent = stop
             self.w.line(f"int64_t {start} = 0;")
             with self.along(axes[-1], start, extent, runs) as at:
                 yield at
