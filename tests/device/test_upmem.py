@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +25,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 application = upmem_application()
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "upmem"
 START = """
 import torch
 from torch import nn
@@ -156,6 +160,13 @@ def test_a_matrix_product_is_one_launch_over_all_dpus(on_upmem: Callable[..., st
     """)
     for part in ("5 DPUs, 16 tasklets, 350 MHz", "what they take at least", "CPU→DPU ms", "bringup_mm"):
         assert part in said
+
+
+@pytest.mark.parametrize("program", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_the_examples_run(program: str) -> None:
+    arguments = ["--size", "32"] if program == "resnet.py" else []
+    env = {**os.environ, "BRINGUP_DRIVERS": "upmem", "BRINGUP_UPMEM": "dpus=8", "BRINGUP_FALLBACK": "error"}
+    subprocess.run([sys.executable, str(EXAMPLES / program), *arguments], env=env, check=True, timeout=380)
 
 
 def test_offloading_to_it(on_upmem: Callable[..., str]) -> None:
