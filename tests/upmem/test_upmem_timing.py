@@ -226,3 +226,31 @@ def test_transfers_follow_the_measured_bandwidths() -> None:
     seconds = transfer_seconds(1 << 20, 1, numbers, to=False)
     assert seconds == pytest.approx(table["from_start_seconds"] + (1 << 20) / (back[0] * 1e9))
     assert transfer_seconds(1 << 20, 2556, numbers) > transfer_seconds(1 << 20, 64, numbers)
+
+
+def test_addresses_in_variables_stay_those_of_the_counted_program() -> None:
+    text = """
+        #include <defs.h>
+        #include <mutex_pool.h>
+        struct list { int length; int *items; };
+        int few[4] = {1, 2, 3, 4};
+        struct list list = {1, few};
+        __host int rounds;
+        MUTEX_POOL_INIT(pool, 4)
+        int main(void) {
+            for (int i = 0; i < rounds * list.length; i++) {
+                mutex_pool_lock(&pool, i);
+                list.items[i & 3] += i;
+                mutex_pool_unlock(&pool, i);
+            }
+            return 0;
+        }"""
+    with DpuSet(2) as machine:
+        machine.load(text, tasklets=1, timed=True)
+        counted = []
+        for rounds, length in ((100, 1), (101, 3)):  # the second one finds what the first one and the host changed
+            machine.broadcast("list", np.array([length], np.int32))
+            machine.launch(rounds=rounds)
+            counted.append(machine.time().instructions)
+    assert (counted[0] > 100 * 10).all()
+    assert counted[1] == pytest.approx(3.03 * counted[0], rel=0.1)  # the remainder takes longer for larger numbers

@@ -22,7 +22,7 @@ SPANS = """
 // How many elements of a size the window shows from an address on, at most *steps, as a pointer; both are changed.
 static __attribute__((noinline, unused))
 const void *bu_span(bu_window *w, uint32_t address, uint32_t size, uint32_t *steps) {
-  if (address - w->base >= w->valid) bu_move(w, address, 1);
+  if (address - w->base >= w->valid) bu_move(w, address, bu_wanted(address, *steps * size), 1);
   const uint32_t count = (w->base + w->valid - address) / size;
   if (count < *steps) *steps = count;
   return w->bytes + (address - w->base);
@@ -32,7 +32,7 @@ static __attribute__((noinline, unused))
 void *bu_span_out(bu_window *w, uint32_t address, uint32_t size, int reads, uint32_t *steps) {
   if (address != w->high || address - w->base >= w->valid) {
     if (w->low < w->high) bu_write_back(w);
-    if (address - w->base >= w->valid) bu_move(w, address, reads);
+    if (address - w->base >= w->valid) bu_move(w, address, bu_wanted(address, *steps * size), reads);
     w->low = w->high = address;
   }
   const uint32_t count = (w->base + w->valid - address) / size;

@@ -431,10 +431,13 @@ static uint32_t address_in(const struct tables *t, const char *name) {
   return 0;
 }
 
-/* Variables of WRAM, by name, as the DPU has them before the launch. */
-static void copy_variables(const struct tables *t, const struct dpu_t *dpu, uint8_t *ram) {
-  const struct dpu_program_t *program = dpu->program;
-  if (!dpu->wram_bytes) return;
+/* Variables of WRAM, by name, as the DPU has them before the launch. Only words that are no longer as they were loaded:
+ * the others may be addresses, which differ between the two programs. */
+static bool copy_variables(const struct tables *t, const struct dpu_t *dpu, uint8_t *ram) {
+  struct dpu_program_t *program = dpu->program;
+  struct copy *copy;
+  if (!dpu->wram_bytes) return true;
+  if (program_copy(program, worker_of(dpu->index, dpu->of->dpu_count), &copy) != DPU_OK) return false;
   for (uint32_t i = 0; i < t->count; i++) {
     if (ELF32_ST_TYPE(t->symbols[i].st_info) != STT_OBJECT || !t->symbols[i].st_size) continue;
     uint32_t to = t->symbols[i].st_value - WRAM_AT;
@@ -442,9 +445,16 @@ static void copy_variables(const struct tables *t, const struct dpu_t *dpu, uint
     if (to >= WRAM_BYTES || !strncmp(name, "__bringup", 9)) continue;
     const struct symbol *from = program_symbol(program, name);
     uint32_t offset = from ? from->address - program->wram_at : WRAM_BYTES;
-    if (!from || from->size != t->symbols[i].st_size || offset + from->size > dpu->wram_bytes) continue;
-    memcpy(ram + (WRAM_AT - MRAM_AT) + to, dpu->wram + offset, from->size);
+    if (!from || from->size != t->symbols[i].st_size || offset + from->size > program->data_bytes ||
+        program->data_bytes > dpu->wram_bytes)
+      continue;
+    for (uint32_t at = 0; at < from->size; at += 4) {
+      uint32_t bytes = from->size - at < 4 ? from->size - at : 4;
+      const uint8_t *now = dpu->wram + offset + at;
+      if (memcmp(now, copy->fresh + offset + at, bytes)) memcpy(ram + (WRAM_AT - MRAM_AT) + to + at, now, bytes);
+    }
   }
+  return true;
 }
 
 static uint8_t *state_before(const struct timing *timing, const struct dpu_t *dpu) {
@@ -466,7 +476,10 @@ static uint8_t *state_before(const struct timing *timing, const struct dpu_t *dp
       continue;
     memcpy(ram + (one->p_vaddr - MRAM_AT), timing->elf + one->p_offset, one->p_filesz);
   }
-  copy_variables(&t, dpu, ram);
+  if (!copy_variables(&t, dpu, ram)) {
+    munmap(ram, RAM_BYTES);
+    return NULL;
+  }
   return ram;
 }
 
