@@ -17,24 +17,9 @@ work units of this DPU, and reads ``bu_failure``, the report of an index that is
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from bringup.ir.index import Index
-from bringup.ir.kernel import (
-    Block,
-    Buffer,
-    Contract,
-    Kernel,
-    Local,
-    Loop,
-    Reduce,
-    Scan,
-    Stmt,
-    Store,
-    axes_of,
-    extent_of,
-    statements,
-)
+from bringup.ir.kernel import Buffer, Kernel, Local, Stmt, Store, axes_of, extent_of, statements
 from bringup.targets.c.access import Accesses
 from bringup.targets.c.options import COptions
 from bringup.targets.c.render import Function
@@ -193,28 +178,7 @@ _HEADERS = """#include <stdint.h>
 
 def render(kernel: Kernel, options: COptions, tasklets: int) -> Source:
     """Returns the program of a kernel that the verifier accepts."""
-    return _Function(rounded_twice(kernel), options).program(tasklets)
-
-
-def rounded_twice(kernel: Kernel) -> Kernel:
-    """Returns a kernel whose contractions round products and sums, each.
-
-    A DPU computes both in software: a step of a float32 sum takes 267 instructions so, and 315 with one rounding.
-    """
-    return replace(kernel, body=_rounded_twice(kernel.body))
-
-
-def _rounded_twice(block: Block) -> Block:
-    stmts: list[Stmt] = []
-    for stmt in block:
-        if isinstance(stmt, Contract):
-            stmt = replace(stmt, fused=False)
-        elif isinstance(stmt, (Loop, Reduce)):
-            stmt = replace(stmt, body=_rounded_twice(stmt.body))
-        elif isinstance(stmt, Scan):
-            stmt = replace(stmt, body=_rounded_twice(stmt.body), then=_rounded_twice(stmt.then))
-        stmts.append(stmt)
-    return tuple(stmts)
+    return _Function(kernel, options).program(tasklets)
 
 
 class _Accesses(Accesses):

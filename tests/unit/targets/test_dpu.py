@@ -16,7 +16,6 @@ from bringup.ir.expr import Expr, Number, unary
 from bringup.ir.index import AxisVar, Size, evaluate_sizes
 from bringup.ir.interpret import run
 from bringup.ir.kernel import Axis, Kernel, SizeRange, Store, dense
-from bringup.targets.dpu.program import rounded_twice
 from bringup.targets.registry import parse_target
 from bringup.targets.target import CannotRender
 from bringup.upmem.host import DpuSet
@@ -90,8 +89,7 @@ def test_random_kernels(dpus: DpuSet, batch: int) -> None:
         except CannotRender:
             continue
         ran += 1
-        kernel = rounded_twice(case.kernel)
-        assert failed == index_error(lambda: run(kernel, want, case.sizes, case.params)), f"seed {seed}"  # noqa: B023
+        assert failed == index_error(lambda: run(case.kernel, want, case.sizes, case.params)), f"seed {seed}"  # noqa: B023
         for buffer in [] if failed else case.kernel.buffers:
             distance = ulp_distance(got[buffer.name], want[buffer.name], buffer.dtype)
             assert np.all(distance <= case.ulp), f"seed {seed}: {buffer.name} is {distance.max()} ulp off"
@@ -108,7 +106,7 @@ def test_kernels_of_every_kind(dpus: DpuSet, name: str) -> None:
         failed = index_error(lambda: run_on(dpus, kernel, got, sizes, PARAMS))
     except CannotRender as reason:
         pytest.skip(str(reason))
-    assert failed == index_error(lambda: run(rounded_twice(kernel), want, sizes, PARAMS))
+    assert failed == index_error(lambda: run(kernel, want, sizes, PARAMS))
     for buffer in [] if failed else kernel.buffers:
         assert np.all(ulp_distance(got[buffer.name], want[buffer.name], buffer.dtype) <= ULP.get(name, 0)), buffer.name
 
