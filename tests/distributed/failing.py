@@ -76,10 +76,31 @@ def forgotten(folder: str) -> None:
     x = torch.ones(10, device=DEVICE)
     dist.all_reduce(x)
     if RANK == 0:
-        dist.all_reduce(x)
+        dist.all_reduce(x, async_op=True)
         print("ends", flush=True)
     else:
-        time.sleep(16)
+        time.sleep(60)
+
+
+def forgotten_until_the_interpreter_ends(folder: str) -> None:
+    """The other rank ends while the first one's interpreter goes down, which then must not be asked for."""
+    import atexit
+
+    from bringup import _C
+    from bringup.torch_device import activation
+
+    if RANK == 0:  # the devices are shut down, then the interpreter is kept for a while
+        atexit.unregister(activation._shut_down)
+        atexit.register(sum, range(150_000_000))
+        atexit.register(activation._shut_down, _C)
+    connect(folder, seconds=1000)
+    x = torch.ones(10, device=DEVICE)
+    dist.all_reduce(x)
+    if RANK == 0:
+        dist.all_reduce(x, async_op=True)
+    else:
+        time.sleep(11)
+        os._exit(0)
 
 
 def drivers(folder: str) -> None:

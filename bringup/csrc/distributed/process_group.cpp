@@ -20,9 +20,8 @@ constexpr int64_t kPiecesInFlight = 4;
 // What Gloo reduces; other dtypes can only be moved, as bytes.
 bool host_has(c10::ScalarType type) {
   using enum c10::ScalarType;
-  for (const auto known : {Float, Double, Half, BFloat16, Char, Byte, Bool, Int, Long})
-    if (type == known) return true;
-  return false;
+  constexpr std::array known{Float, Double, Half, BFloat16, Char, Byte, Bool, Int, Long};
+  return std::find(known.begin(), known.end(), type) != known.end();
 }
 
 void check_reduction(const char* collective, c10d::ReduceOp::RedOpType op, c10::ScalarType type) {
@@ -51,20 +50,13 @@ at::Tensor pinned(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarTyp
 
 std::string described(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return "no tensors";
-  std::ostringstream text;
-  text << c10::toString(tensors[0].scalar_type()) << " " << tensors[0].sizes();
-  if (tensors.size() > 1) text << " and " << tensors.size() - 1 << " more";
-  return text.str();
-}
-
-c10::Stream torch_stream(Device& device, int32_t stream) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device.index)),
-                     stream);
+  const std::string more = tensors.size() > 1 ? c10::str(" and ", tensors.size() - 1, " more") : "";
+  return c10::str(c10::toString(tensors[0].scalar_type()), " ", tensors[0].sizes(), more);
 }
 
 // On a stream, without waiting; the allocator keeps the memory from others until it is done.
 void copy_on(Device& device, int32_t stream, const at::Tensor& to, const at::Tensor& from) {
-  const OnStream current(device, stream);
+  const c10::StreamGuard current(torch_stream(device, stream));
   to.copy_(from, /*non_blocking=*/true);
   record_stream((to.is_cpu() ? from : to).storage().data_ptr(), torch_stream(device, stream));
 }
@@ -96,22 +88,15 @@ void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, boo
   tensors_[key] = host;
 }
 
-std::vector<at::Tensor> HostSide::operator()(const std::vector<at::Tensor>& tensors) const {
-  std::vector<at::Tensor> list;
-  for (const at::Tensor& tensor : tensors) list.push_back((*this)(tensor));
-  return list;
-}
-
-std::vector<std::vector<at::Tensor>> HostSide::operator()(const std::vector<std::vector<at::Tensor>>& lists) const {
-  std::vector<std::vector<at::Tensor>> result;
-  for (const auto& list : lists) result.push_back((*this)(list));
-  return result;
-}
-
 // ---- the group ----
 
 ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name)
     : Backend(host->getRank(), host->getSize()), host_(std::move(host)), name_(std::move(name)) {}
+
+// The host's group waits without end for its threads, and those wait for ranks that were given up.
+ProcessGroup::~ProcessGroup() {
+  if (DeviceWork::gave_up()) c10::raw::intrusive_ptr::incref(host_.get());
+}
 
 c10d::ErrorType ProcessGroup::getError() {
   std::lock_guard lock(broken_->mutex);
@@ -162,8 +147,7 @@ std::shared_ptr<ProcessGroup::Lanes> ProcessGroup::lanes_of(Device& device) {
   const auto found = lanes_.find(device.index);
   if (found != lanes_.end()) return found->second;
   const auto made = std::make_shared<Lanes>();
-  Lanes& lanes = *made;
-  for (int32_t* lane : {&lanes.in, &lanes.run, &lanes.out, &lanes.messages})
+  for (int32_t* lane : {&made->in, &made->run, &made->out, &made->messages})
     *lane = translated([&] { return device.stream_from_pool(/*high_priority=*/true); });
   return lanes_[device.index] = made;
 }

@@ -17,8 +17,13 @@ class HostSide {
   void add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes);
   void replace(const at::Tensor& tensor, at::Tensor host) { tensors_[tensor.unsafeGetTensorImpl()] = std::move(host); }
   const at::Tensor& operator()(const at::Tensor& tensor) const { return tensors_.at(tensor.unsafeGetTensorImpl()); }
-  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& tensors) const;
-  std::vector<std::vector<at::Tensor>> operator()(const std::vector<std::vector<at::Tensor>>& lists) const;
+  template <class Item> // tensors, or lists of them
+    requires(!std::is_arithmetic_v<Item>)
+  std::vector<Item> operator()(const std::vector<Item>& list) const {
+    std::vector<Item> found;
+    for (const Item& each : list) found.push_back((*this)(each));
+    return found;
+  }
   const at::Tensor& copied(const at::Tensor& tensor) const { return copies_.at(tensor.unsafeGetTensorImpl()); }
 
  private:
@@ -32,6 +37,7 @@ class ProcessGroup final : public c10d::Backend {
   using TensorLists = std::vector<Tensors>;
 
   ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name);
+  ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return "bringup"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return host_->getBackendOptions(); }

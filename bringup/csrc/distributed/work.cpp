@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <set>
 #include <thread>
 
@@ -15,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kGrace = std::chrono::seconds(10); // at exit, for other ranks
 
-// Works whose host part is waited for: at exit they are told to give up.
+// Works whose host part is not in the order of a stream: at exit they are waited for, then told to give up.
 struct Waited {
   std::mutex mutex;
   std::set<DeviceWork*> works;
@@ -25,25 +26,19 @@ Waited& waited() {
   return *works;
 }
 std::atomic<Clock::rep> g_leaving{0}; // when to give up; 0: never
-std::atomic<int> g_observing{0};
+std::atomic<bool> g_gone{false}, g_gave_up{false};
+std::atomic<int> g_holding{0};
 
-// Holds the program's end back while a failure is reported to Python. Begun at that end or later it has nobody to
-// report to: a thread that asks for the interpreter while that goes down is ended in the middle of its work.
-class Report {
+// Holds the program's end back while a thread may reach Python: by a report, or by the last reference to a tensor. A
+// thread that asks for the interpreter while that goes down is ended in the middle of its work, which aborts the
+// program; what comes too late keeps its references and reports without Python.
+class HoldsExit {
  public:
-  Report() : python_((++g_observing, g_leaving == 0)) {}
-  ~Report() { --g_observing; }
-  Report(const Report&) = delete;
-  Report& operator=(const Report&) = delete;
-  void operator()(const std::string& group, const std::string& why) const {
-    if (failure_observer && python_)
-      failure_observer(group, why);
-    else
-      std::fprintf(stderr, "bringup: %s\n", why.c_str());
-  }
-
- private:
-  const bool python_;
+  HoldsExit() : in_time((++g_holding, !g_gone)) {}
+  ~HoldsExit() { --g_holding; }
+  HoldsExit(const HoldsExit&) = delete;
+  HoldsExit& operator=(const HoldsExit&) = delete;
+  const bool in_time;
 };
 
 } // namespace
@@ -101,17 +96,41 @@ void DeviceWork::start_host(const std::function<HostWork()>& start, bool at_once
     std::lock_guard lock(lock_);
     tells_ = true;
   }
+  if (!queued) wait_at_exit(true);
   future->addCallback(
-      [self](c10::ivalue::Future& future) {
-        if (future.hasError()) self->fail(future.tryRetrieveErrorMessage());
+      [self](c10::ivalue::Future& future) mutable {
+        const HoldsExit here;
+        const auto work = std::move(self); // not the future's, which drops it later
+        if (future.hasError()) work->fail(future.tryRetrieveErrorMessage());
         {
-          std::lock_guard lock(self->lock_);
-          self->host_ready_ = true;
+          std::lock_guard lock(work->lock_);
+          work->host_ready_ = true;
         }
-        self->changed_.notify_all();
-        if (!self->queued) self->deliver_now();
+        work->changed_.notify_all();
+        if (!here.in_time) return c10::raw::intrusive_ptr::incref(work.get());
+        if (work->queued) return;
+        work->deliver_now();
+        work->wait_at_exit(false);
       },
       /*uses_future=*/true);
+}
+
+void DeviceWork::wait_at_exit(bool listed) {
+  std::lock_guard lock(waited().mutex);
+  if (listed)
+    waited().works.insert(this);
+  else
+    waited().works.erase(this);
+}
+
+void DeviceWork::give_up() noexcept {
+  fail("this rank exits while it waits for the others");
+  c10::raw::intrusive_ptr::incref(this); // the host's threads use it until the process ends
+  g_gave_up = true;
+  try {
+    if (!tells_) abort();
+  } catch (const c10::Error&) { // what Gloo composes cannot be aborted
+  }
 }
 
 bool DeviceWork::host_is_done(std::unique_lock<std::mutex>& lock) const {
@@ -133,17 +152,13 @@ void DeviceWork::finish_host(bool last) {
   }
   if (!tells) {
     if (host) {
-      {
-        std::lock_guard lock(waited().mutex);
-        waited().works.insert(this);
-      }
+      wait_at_exit(true);
       try {
         if (!host->wait()) fail("it was aborted");
       } catch (const std::exception& error) {
         fail(error.what());
       }
-      std::lock_guard lock(waited().mutex);
-      waited().works.erase(this);
+      wait_at_exit(false);
     }
     std::lock_guard lock(lock_);
     host_ready_ = true;
@@ -151,7 +166,7 @@ void DeviceWork::finish_host(bool last) {
     std::unique_lock lock(lock_);
     const bool done = host_is_done(lock);
     lock.unlock();
-    if (!done) fail("this rank exits while it waits for the others");
+    if (!done) give_up();
   }
   if (!last) return;
   if (queued) {
@@ -194,7 +209,7 @@ void DeviceWork::complete_on(int32_t stream) {
     complete_ = slot.get();
   }
   if (message) return;
-  const OnStream current(device_, stream);
+  const c10::StreamGuard current(torch_stream(device_, stream));
   future_->markCompleted(outputs_);
 }
 
@@ -202,20 +217,17 @@ void DeviceWork::complete_on(int32_t stream) {
 
 // A stream that the call's outputs reach hears of it at its next use; later calls of the group are refused.
 void DeviceWork::fail(const std::string& why) noexcept {
-  const Report report;
+  const HoldsExit here;
   {
     std::lock_guard lock(lock_);
     if (!failure_.empty()) return;
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-    char time[32];
-    std::snprintf(time, sizeof(time), "%.1f s", seconds);
-    std::string text =
-        "rank " + std::to_string(name_.rank) + " of " + std::to_string(name_.size) + ": " + name_.collective +
-        " (call " + std::to_string(name_.number) + " of group '" + name_.group + "', " + name_.tensors + " on " +
-        device_.label() + ") failed after " + time + ": " +
-        why.substr(0, why.find("\nException raised from")) + // frames of torch say nothing to its user
+    std::string text = c10::str(
+        "rank ", name_.rank, " of ", name_.size, ": ", name_.collective, " (call ", name_.number, " of group '",
+        name_.group, "', ", name_.tensors, " on ", device_.label(), ") failed after ", std::round(seconds * 10) / 10,
+        " s: ", why.substr(0, why.find("\nException raised from")), // frames of torch say nothing to its user
         ". Another rank has died, is stuck or has called something else; the group cannot be used any more: "
-        "destroy_process_group() and start again from a checkpoint";
+        "destroy_process_group() and start again from a checkpoint");
     // Before anything that waits for this work goes on: it must find the failure.
     auto streams = waiting_;
     if (std::find(streams.begin(), streams.end(), std::pair(&device_, called_on_)) == streams.end())
@@ -226,7 +238,10 @@ void DeviceWork::fail(const std::string& why) noexcept {
     if (on_failure) on_failure(failure_);
   }
   changed_.notify_all();
-  report(name_.group, failure_);
+  if (failure_observer && here.in_time)
+    failure_observer(name_.group, failure_);
+  else
+    std::fprintf(stderr, "bringup: %s\n", failure_.c_str());
 }
 
 void DeviceWork::throw_failure() {
@@ -246,37 +261,37 @@ std::exception_ptr DeviceWork::exception() const {
 // ---- waiting ----
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
-  if (!queued) {
-    std::unique_lock lock(lock_);
-    if (!tells_ && failure_.empty()) {
-      lock.unlock();
-      finish_host();
-      deliver_now();
-      lock.lock();
-    }
-    const auto done = [this] { return finished_ || !failure_.empty(); };
-    if (timeout == kNoTimeout)
-      changed_.wait(lock, done);
-    else
-      TORCH_CHECK(changed_.wait_for(lock, timeout, done), name_.collective, " is not done after ", timeout.count(),
-                  " ms");
-    const bool failed = !failure_.empty();
+  std::unique_lock lock(lock_);
+  if (queued) {
     lock.unlock();
-    if (failed) throw_failure();
-    return true;
+    wait_on(here());
+    lock.lock();
+  } else if (!tells_ && failure_.empty()) {
+    lock.unlock();
+    finish_host();
+    deliver_now();
+    lock.lock();
   }
-  const int32_t stream = here();
-  bool first = false;
-  std::shared_ptr<const EventSlot::Mark> complete;
-  {
-    std::lock_guard lock(lock_);
-    if (failure_.empty()) {
-      waiting_.emplace_back(&device_, stream);
-      first = message && !taken_;
-      taken_ = taken_ || message;
-      complete = complete_;
-    }
-  }
+  const auto done = [this] { return finished_ || !failure_.empty(); };
+  if (timeout == kNoTimeout)
+    changed_.wait(lock, [&] { return queued || done(); });
+  else
+    TORCH_CHECK(changed_.wait_for(lock, timeout, done), name_.collective, " is not done after ", timeout.count(),
+                " ms");
+  const bool failed = !failure_.empty();
+  lock.unlock();
+  if (failed) throw_failure();
+  return true;
+}
+
+void DeviceWork::wait_on(int32_t stream) {
+  std::unique_lock lock(lock_);
+  if (!failure_.empty()) return;
+  waiting_.emplace_back(&device_, stream);
+  const bool first = message && !taken_;
+  taken_ = taken_ || message;
+  const auto complete = complete_;
+  lock.unlock();
   if (first) {
     auto self = c10::intrusive_ptr<DeviceWork>::reclaim_copy(this);
     host_function_on(device_, stream, [self] { self->finish_host(); });
@@ -286,14 +301,6 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
   } else if (complete) {
     translated([&] { device_.wait(complete->event, device_, stream); });
   }
-  std::unique_lock lock(lock_);
-  if (timeout != kNoTimeout)
-    TORCH_CHECK(changed_.wait_for(lock, timeout, [this] { return finished_ || !failure_.empty(); }), name_.collective,
-                " is not done after ", timeout.count(), " ms");
-  const bool failed = !failure_.empty();
-  lock.unlock();
-  if (failed) throw_failure();
-  return true;
 }
 
 bool DeviceWork::isCompleted() {
@@ -333,20 +340,24 @@ void DeviceWork::abort() {
 }
 
 void DeviceWork::leave() {
-  g_leaving = (Clock::now() + kGrace).time_since_epoch().count();
-  while (g_observing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto until = Clock::now() + kGrace;
-  for (;;) { // messages that are on their way arrive; others are given up
+  g_leaving = until.time_since_epoch().count();
+  for (bool empty = false; !empty;) { // what is on its way arrives; the rest is given up
+    std::vector<c10::intrusive_ptr<DeviceWork>> late;
     {
       std::lock_guard lock(waited().mutex);
-      if (waited().works.empty()) return;
-      if (Clock::now() > until) {
-        for (DeviceWork* work : waited().works) work->abort();
-        return;
-      }
+      empty = waited().works.empty();
+      if (Clock::now() > until)
+        for (DeviceWork* work : std::exchange(waited().works, {}))
+          late.push_back(c10::intrusive_ptr<DeviceWork>::reclaim_copy(work));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (const auto& work : late) work->give_up();
+    if (!empty) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  g_gone = true;
+  while (g_holding) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
+
+bool DeviceWork::gave_up() { return g_gave_up; }
 
 } // namespace bringup

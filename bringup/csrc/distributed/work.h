@@ -1,6 +1,7 @@
 // A collective on its way: the host runs it in the order of a device's streams, and streams wait for it, not the host.
 #pragma once
 
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
@@ -44,10 +45,14 @@ class DeviceWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return name_.number; }
 
-  static void leave(); // at exit: nothing waits longer than a moment for other ranks
+  static void leave();   // at exit: nothing waits longer than a moment for other ranks
+  static bool gave_up(); // then: the host's threads still wait, so nobody may wait for these
 
  private:
   void fail(const std::string& why) noexcept;
+  void give_up() noexcept;
+  void wait_on(int32_t stream);
+  void wait_at_exit(bool listed);
   void deliver_now(); // once, and marks the work as done
   bool host_is_done(std::unique_lock<std::mutex>& lock) const;
   void throw_failure();
@@ -75,18 +80,9 @@ inline void (*failure_observer)(const std::string& group, const std::string& why
 // Makes a stream wait for what another one has been given so far.
 void follow(Device& device, int32_t waiting, int32_t stream);
 
-// Makes a stream the current one of this thread.
-class OnStream {
- public:
-  OnStream(Device& device, int32_t stream)
-      : index_(static_cast<c10::DeviceIndex>(device.index)), previous_(exchange_stream(index_, stream)) {}
-  ~OnStream() { exchange_stream(index_, previous_); }
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
-
- private:
-  const c10::DeviceIndex index_;
-  const int32_t previous_;
-};
+inline c10::Stream torch_stream(Device& device, int32_t stream) {
+  const c10::Device place(kDeviceType, static_cast<c10::DeviceIndex>(device.index));
+  return c10::Stream(c10::Stream::UNSAFE, place, stream);
+}
 
 } // namespace bringup
