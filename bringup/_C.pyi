@@ -51,6 +51,9 @@ def in_bad_fork() -> bool:
 def mark_busy(device: int, stream_id: int) -> None:
     """Work was queued on the stream behind the core's back (a driver's library op): the host waits before it looks."""
 
+def sleep(device: int, stream: int, milliseconds: float) -> None:
+    """Queues a wait of the host on a stream."""
+
 def host_function(device: int, stream_id: int, function: Callable[[], None]) -> None: ...
 def host_register(device: int, pointer: int, nbytes: int, flags: int) -> None:
     """Pins host memory; the caller keeps it alive until host_unregister."""

@@ -18,6 +18,7 @@ VARIABLES: dict[str, str] = {
     "BRINGUP_MARCH": "the instruction set sim's kernels are compiled for, such as x86-64-v3",
     "BRINGUP_SANITIZE": "stream: errors where streams, or the host, touch memory in no order",
     "BRINGUP_SIM": "options of the driver sim",
+    "BRINGUP_UPMEM": "options of the driver upmem",
     "BRINGUP_RISCV": "options of the driver riscv",
     "BRINGUP_RISCV_CC": "the cross compiler for RISC-V",
     "BRINGUP_TEST_DEVICE": "the device that bringup's own tests run on",

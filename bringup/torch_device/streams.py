@@ -156,7 +156,8 @@ def sleep(milliseconds: float) -> None:
     """Queues work on the current stream that takes this long; for tests of asynchrony."""
     if not milliseconds >= 0:
         raise ValueError(f"a stream cannot sleep {milliseconds} ms")
-    launch_host_function(lambda: time.sleep(milliseconds / 1000))
+    now = current_stream()
+    _C.sleep(now.device_index, now.stream_id, milliseconds)
 
 
 def launch_host_function(function: Any, stream: torch.Stream | None = None) -> None:

@@ -71,7 +71,7 @@ def test_wrong_parameters() -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("opencl", "no kernels can be written in 'opencl'; known: c, riscv"),
+        ("opencl", "no kernels can be written in 'opencl'; known: c, dpu, riscv"),
         ("c; vectr=16", "did you mean vector=…?"),
         ("c; vector=12", "vector=12 is none of 0, 16, 32, 64"),
         ("c; vector=wide", "vector=wide is none of"),

@@ -2,6 +2,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <time.h>
+
 #include "aten/ledger.h"
 #include "aten/route.h"
 #include "python/bindings.h"
@@ -50,12 +52,16 @@ void raise_with_cause(Error& error) {
       }
       raised = cause;
       if (PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception)) {
-        try {
-          raise_without_cause(error);
-        } catch (...) {
-          torch::translate_exception_to_python(std::current_exception());
+        if (error.status == BRINGUP_DEVICE_LOST) { // torch's translation of this one crashed
+          raised = py::module_::import("torch").attr("AcceleratorError")(error.what());
+        } else {
+          try {
+            raise_without_cause(error);
+          } catch (...) {
+            torch::translate_exception_to_python(std::current_exception());
+          }
+          raised = py::error_already_set().value();
         }
-        raised = py::error_already_set().value();
         PyException_SetCause(raised.ptr(), py::object(cause).release().ptr());
       }
     }
@@ -90,6 +96,15 @@ void host_function(int device, int64_t stream, py::object function) {
   };
   py::gil_scoped_release no_gil;
   host_function_on(device_at(device), static_cast<int32_t>(stream), std::move(call));
+}
+
+// Without Python: its thread may still sleep when the interpreter goes down.
+void sleep(int device, int64_t stream, double milliseconds) {
+  const auto nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
+  host_function_on(device_at(device), static_cast<int32_t>(stream), [nanoseconds] {
+    timespec time{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
+    nanosleep(&time, nullptr);
+  });
 }
 
 // ---- descriptions ----
@@ -190,6 +205,7 @@ PYBIND11_MODULE(_C, module) {
       "host_unregister",
       [](uintptr_t pointer) { translated([&] { unregister_host_memory(reinterpret_cast<void*>(pointer)); }); },
       NoGil());
+  module.def("sleep", &sleep, py::arg("device"), py::arg("stream"), py::arg("milliseconds"), NoGil());
   module.def("host_function", &host_function);
 
   module.def(
