@@ -1,6 +1,7 @@
 // See placed_launch.h.
 #include "placement/placed_launch.h"
 
+#include <mutex>
 #include <numeric>
 
 #include "placement/operands.h"
@@ -236,6 +237,14 @@ class PlacedPlan {
 void launch_over_partitions(const char* label, Device& device, const Plan& plan, const Given& given) {
   if (device.recording(current_stream(given.device)))
     device.refuse_capture(current_stream(given.device), "a kernel on partitioned memory");
+  // A launch and its moves are queued as one: between the moves of another thread's launch they would undo its work on
+  // neighbours in a storage. Python drivers take the GIL under this mutex, so nobody waits for it with the GIL in hand.
+  static auto* queueing = new std::recursive_mutex();
+  std::unique_lock lock(*queueing, std::try_to_lock);
+  if (!lock) {
+    const Blocking blocking;
+    lock.lock();
+  }
   translated([&] { PlacedPlan(label, device, plan, given).run(); });
 }
 
