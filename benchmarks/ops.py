@@ -28,7 +28,8 @@ from statistics import geometric_mean, median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from op_families import CONSTANTS, DTYPES, FAMILIES, SIZES, UNMEASURED, Case, cases
+from op_families import DTYPES, FAMILIES, SIZES, UNMEASURED
+from op_rows import CONSTANTS, Case, cases
 from recording import commit, record
 from timing import Pair, Side, compare
 

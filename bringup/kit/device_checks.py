@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.kit import dlpack_checks, ipc_checks, profiler_checks
-from bringup.kit.driver_checks import CheckResult, Skip, Wrong
+from bringup.kit.driver_checks import CheckResult, Skip, Wrong, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def run_device_checks(level: str, device: torch.device, show: Callable[[CheckRes
         except Wrong as error:
             status, message = "fail", str(error)
         except Exception as error:  # a check that cannot go on has found something as well
-            status, message = "fail", f"{type(error).__name__}: {error}"
+            status, message = "fail", f"{type(error).__name__}: {error}{place_of(error.__cause__ or error)}"
         result = CheckResult(check.__name__, status, message, time.perf_counter() - began)  # type: ignore[arg-type]
         show(result)
         results.append(result)

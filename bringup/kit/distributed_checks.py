@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup.kit.driver_checks import CheckResult, expect
+from bringup.kit.driver_checks import CheckResult, expect, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +185,7 @@ def rank_main(folder: str, index: int) -> None:
         try:
             check(device, rank)
         except Exception as error:
-            wrong = f"rank {rank}: {type(error).__name__}: {error}"
+            wrong = f"rank {rank}: {type(error).__name__}: {error}{place_of(error.__cause__ or error)}"
         print(json.dumps([check.__name__, wrong, time.perf_counter() - began]), flush=True)
     dist.destroy_process_group()
 

@@ -295,8 +295,8 @@ def all_checks() -> list[Check]:
     return sorted(CHECKS, key=lambda each: order.index(each.function.__module__))
 
 
-def _place_of(error: BaseException) -> str:
-    """Where in the driver's own code an exception was raised: `` (mychip.py:42, in alloc)``."""
+def place_of(error: BaseException) -> str:
+    """Returns where in the driver's own code an exception was raised: `` (mychip.py:42, in alloc)``."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent != _HERE]
     return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
 
@@ -318,7 +318,7 @@ def _run_one(each: Check, session: Session, timeout: float) -> tuple[CheckResult
         except Wrong as wrong:
             found, usable = ("fail", str(wrong)), False
         except BaseException as error:
-            found, usable = ("fail", f"{type(error).__name__}: {error}{_place_of(error)}"), False
+            found, usable = ("fail", f"{type(error).__name__}: {error}{place_of(error)}"), False
         with contextlib.suppress(BaseException):  # what went wrong first is what matters
             probe.give_back()
         outcome.append((*found, usable))

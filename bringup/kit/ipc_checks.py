@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bringup.kit.driver_checks import Skip, expect
+from bringup.kit.driver_checks import Skip, expect, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def _serve(work: Any, inbox: Any, outbox: Any) -> None:
     try:
         outbox.put((True, work(*inbox.get(timeout=_SECONDS))))
     except Exception as error:
-        outbox.put((False, f"{type(error).__name__}: {error}"))
+        outbox.put((False, f"{type(error).__name__}: {error}{place_of(error.__cause__ or error)}"))
     inbox.get(timeout=_SECONDS)
 
 

@@ -35,8 +35,8 @@ class _FlopCount(TorchDispatchMode):
         return result
 
 
-def count_flops(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """Estimates the operations of a call from its shapes, without computing; None where PyTorch cannot say them."""
+def count_flops(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | str:
+    """Estimates the operations of a call from its shapes, without computing; or says why PyTorch cannot."""
 
     def meta(value: Any) -> Any:
         return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
@@ -48,8 +48,8 @@ def count_flops(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             count = _FlopCount()
             with count:
                 functional_call(body, state, *moved)
-    except Exception:  # whatever a program's own module does with tensors without data
-        return None
+    except Exception as error:  # whatever a program's own module does with tensors without data
+        return f"{type(error).__name__}: {error}"
     return count.flops
 
 
@@ -76,7 +76,8 @@ class Unit:
         self.device_calls = self.cpu_calls = self.bytes_to = self.bytes_from = 0
         #: Of the last call; None where it cannot be estimated.
         self.flops: float | None = 0.0
-        self._flops_of: dict[Hashable, float | None] = {}
+        self._unknown = ""  # why it cannot
+        self._flops_of: dict[Hashable, float | str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a call where the account of its flops says."""
@@ -92,7 +93,9 @@ class Unit:
         key = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else (type(x), str(x)) for x in leaves)
         if key not in self._flops_of:
             self._flops_of[key] = count_flops(self.body, args, kwargs)
-        return self._flops_of[key]
+        found = self._flops_of[key]
+        self._unknown = found if isinstance(found, str) else ""
+        return None if isinstance(found, str) else found
 
     def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs: dict[int, tuple[Tensor, Tensor, int]] = {}
@@ -155,7 +158,7 @@ class Unit:
         if not (self.device_calls or self.cpu_calls):
             return "not called yet"
         if self.flops is None:
-            return "flops unknown"
+            return f"flops unknown ({self._unknown})"
         sign = "<" if self.flops < self.min_flops else "≥"
         return f"{self.flops:,.0f} flops {sign} {self.min_flops:,.0f}"
 

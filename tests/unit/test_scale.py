@@ -8,7 +8,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
+from bringup.cli import app
 from bringup.kit.line_chart import line_chart
 from bringup.kit.scale import (
     Collective,
@@ -144,11 +146,6 @@ def test_a_chart_is_svg_with_its_names(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_say_nothing_are_refused(words: list[str], said: str, capfd: Any) -> None:
-    pytest.importorskip("typer")
-    from typer.testing import CliRunner
-
-    from bringup.cli import app
-
     result = CliRunner().invoke(app(), ["scale", "model.py", *words])
     assert result.exit_code == 2
     assert said in result.output + capfd.readouterr().err

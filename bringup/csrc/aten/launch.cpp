@@ -65,14 +65,7 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
       }
     }
     uint32_t finished = 0;
-    bringup_launch work{};
-    work.args = args.data();
-    work.arg_count = static_cast<uint32_t>(args.size());
-    work.address_count = kernel.address_count;
-    work.grid = kernel.units;
-    work.flops = kernel.flops;
-    work.bytes = kernel.bytes;
-    work.finished = &finished;
+    bringup_launch work = described(kernel, args, &finished);
     if (C10_UNLIKELY(recording != nullptr)) {
       std::vector<Draw> draws;
       for (const auto& [position, source, slot, extra] : kernel.patches) {
@@ -84,13 +77,16 @@ void launch_plan(const char* label, Device& device, const Plan& plan, const Give
       if (recording->add(label, kernel.kernel, work, draws)) continue;
       TORCH_CHECK(draws.empty(), label, ": the capture ended while this op was drawing random numbers");
     }
-    try {
-      device.launch(*kernel.kernel, work, stream);
-    } catch (const Error& error) {
-      // Work that ran at once is this op's; a late report is of an op that was queued before.
-      if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, label, ": ", error.what());
-      raise(error);
-    }
+    queue(label, device, kernel, work, stream);
+  }
+}
+
+void queue(const char* label, Device& device, const KernelLaunch& kernel, bringup_launch& work, int32_t stream) {
+  try {
+    device.launch(*kernel.kernel, work, stream);
+  } catch (const Error& error) {
+    if (error.status == BRINGUP_INDEX_ERROR && *work.finished) TORCH_CHECK_INDEX(false, label, ": ", error.what());
+    raise(error);
   }
 }
 

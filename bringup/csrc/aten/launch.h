@@ -21,6 +21,23 @@ struct Given {
 // `label` names the op in the error of an index out of range.
 void launch_plan(const char* label, Device& device, const Plan& plan, const Given& given);
 
+// A launch as drivers take it, but for what several partitions add.
+inline bringup_launch described(const KernelLaunch& kernel, c10::ArrayRef<uint64_t> args, uint32_t* finished) {
+  bringup_launch work{};
+  work.args = args.data();
+  work.arg_count = static_cast<uint32_t>(args.size());
+  work.address_count = kernel.address_count;
+  work.grid = kernel.units;
+  work.flops = kernel.flops;
+  work.bytes = kernel.bytes;
+  work.finished = finished;
+  return work;
+}
+
+// Hands it to the driver. Of an index out of range only work that ran at once is this op's: a late report is of an op that
+// was queued before.
+void queue(const char* label, Device& device, const KernelLaunch& kernel, bringup_launch& work, int32_t stream);
+
 // The value of an argument that is no address.
 uint64_t number_argument(const Patch& patch, const Given& given);
 

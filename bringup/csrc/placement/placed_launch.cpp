@@ -186,14 +186,7 @@ class PlacedPlan {
       args[i] = base == 0 ? 0 : base + argument.offset;
     }
     uint32_t finished = 0;
-    bringup_launch work{};
-    work.args = args.data();
-    work.arg_count = static_cast<uint32_t>(args.size());
-    work.address_count = kernel.address_count;
-    work.grid = kernel.units;
-    work.flops = kernel.flops;
-    work.bytes = kernel.bytes;
-    work.finished = &finished;
+    bringup_launch work = described(kernel, args, &finished);
     std::vector<uint64_t> shares, grid;
     if (way.axis || way.everywhere) {
       work.partition_count = device_.spec().partitions;
@@ -214,12 +207,7 @@ class PlacedPlan {
       work.partition_grid = grid.data();
       work.args = shares.data();
     }
-    try {
-      device_.launch(*kernel.kernel, work, stream_);
-    } catch (const Error& error) {
-      if (error.status == BRINGUP_INDEX_ERROR && finished) TORCH_CHECK_INDEX(false, label_, ": ", error.what());
-      raise(error);
-    }
+    queue(label_, device_, kernel, work, stream_);
   }
 
   const char* label_;

@@ -45,6 +45,9 @@ struct samples_before {
   uint64_t key;
 };
 
+/* Computes a routine of runtime/routines.h on the registers `x`; returns what is added to its cost in the table for
+ * these operands. */
+double timing_routine(uint32_t number, uint64_t *x);
 struct timing *timing_new(const uint8_t *blob, size_t bytes);
 void timing_free(struct timing *timing);
 /* The timing of an equal launch, or NULL; then `before` holds what timing_run needs. */
