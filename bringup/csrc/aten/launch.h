@@ -34,8 +34,7 @@ inline bringup_launch described(const KernelLaunch& kernel, c10::ArrayRef<uint64
   return work;
 }
 
-// Hands it to the driver. Of an index out of range only work that ran at once is this op's: a late report is of an op that
-// was queued before.
+// Hands it to the driver. An index out of range is this op's if its work ran at once: late reports are of earlier ops.
 void queue(const char* label, Device& device, const KernelLaunch& kernel, bringup_launch& work, int32_t stream);
 
 // The value of an argument that is no address.
