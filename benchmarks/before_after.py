@@ -1,5 +1,6 @@
 """Is the package as fast as before? Whole benchmark processes of two commits in turn, and what their ratios prove.
 
+    python benchmarks/before_after.py --short --record                 # five rounds in about 40 minutes, and RISC-V
     python benchmarks/before_after.py --record                         # five rounds of everything (hours)
     python benchmarks/before_after.py eager --rounds 2 --quick         # a look (minutes)
     python benchmarks/before_after.py riscv                            # instruction counts, which need no rounds
@@ -9,6 +10,9 @@ compared by what its benchmark measures against a control inside the same proces
 so that a slow phase of the machine hits both. The number is the geometric mean of after / before over the rounds, with
 the 95 % interval that drawing rounds again gives (2,000 times); ``same against same`` is the second process of this
 tree against the first. A row is slower only if its whole interval lies above 1.03.
+
+``--short`` has the same rounds, intervals and bar over fewer rows and shorter bursts, which one program (short_rows.py)
+measures in both trees. What makes the long form so long is inductor: it compiles every model, in every process.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from checkouts import BEFORE, Checkout, before, here
-from recording import record
+from recording import ROOT, record
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -51,9 +55,13 @@ def _compile_time(row: Mapping[str, Any]) -> dict[str, float]:
     return {f"{row['op']}: {what}": row[what] for what in ("first", "disk", "shape")}
 
 
+def _short(row: Mapping[str, Any]) -> dict[str, float]:
+    return {row["name"]: row["value"]}
+
+
 @dataclass(frozen=True)
 class Benchmark:
-    """A program of benchmarks/, its arguments, and how its rows are read."""
+    """A program of benchmarks/ (in a tree of its own, or here for both), its arguments, and how its rows are read."""
 
     program: str
     arguments: tuple[str, ...]
@@ -65,17 +73,23 @@ class Benchmark:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.json"
             more = self.quick if quick else self.arguments
-            tree.run(f"benchmarks/{self.program}.py", *more, "--json", str(file))
+            tree.run(self.program, *more, "--json", str(file))
             content = json.loads(file.read_text())
         rows = content.get("data", content)["rows"]
         return {name: value for row in rows for name, value in self.read(row).items()}
 
 
 BENCHMARKS = {
-    "eager": Benchmark("eager", (), ("--quick",), _eager),
-    "kernels": Benchmark("eager", ("--kernels",), ("--kernels", "--quick"), _eager),
-    "compile": Benchmark("compile", ("--quick",), ("--quick", "--models", "mlp"), _compile),
-    "compile_time": Benchmark("compile_time", ("--rounds", "1"), ("--rounds", "1"), _compile_time),
+    "eager": Benchmark("benchmarks/eager.py", (), ("--quick",), _eager),
+    "kernels": Benchmark("benchmarks/eager.py", ("--kernels",), ("--kernels", "--quick"), _eager),
+    "compile": Benchmark("benchmarks/compile.py", ("--quick",), ("--quick", "--models", "mlp"), _compile),
+    "compile_time": Benchmark("benchmarks/compile_time.py", ("--rounds", "1"), ("--rounds", "1"), _compile_time),
+}
+_ROWS = str(ROOT / "benchmarks" / "short_rows.py")
+SHORT = {
+    "eager": Benchmark(_ROWS, ("eager",), ("eager",), _short),
+    "compile": Benchmark(_ROWS, ("compile",), ("compile", "--models", "mlp"), _short),
+    "compile_time": BENCHMARKS["compile_time"],
 }
 
 
@@ -124,13 +138,15 @@ def compared(rounds: Sequence[tuple[Mapping[str, float], Mapping[str, float], Ma
     return rows
 
 
-def measure(names: Sequence[str], trees: tuple[Checkout, Checkout], rounds: int, quick: bool) -> dict[str, Any]:
+def measure(
+    chosen: Mapping[str, Benchmark], trees: tuple[Checkout, Checkout], rounds: int, quick: bool
+) -> dict[str, Any]:
     """Runs all processes in turn; returns the compared rows of each benchmark."""
     earlier, after = trees
     found: dict[str, Any] = {}
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("processes", total=len(names) * rounds * 3)
-        for name in names:
+        task = progress.add_task("processes", total=len(chosen) * rounds * 3)
+        for name, benchmark in chosen.items():
             kept = []
             for number in range(rounds):
                 order = [(0, earlier), (1, after), (2, after)]
@@ -138,11 +154,33 @@ def measure(names: Sequence[str], trees: tuple[Checkout, Checkout], rounds: int,
                 results: dict[int, dict[str, float]] = {}
                 for place, tree in order:
                     progress.update(task, description=f"{name}, round {number + 1}: {tree.name}")
-                    results[place] = BENCHMARKS[name].run(tree, quick)
+                    results[place] = benchmark.run(tree, quick)
                     progress.advance(task)
                 kept.append((results[0], results[1], results[2]))
             found[name] = compared(kept)
     return found
+
+
+def summary(found: Mapping[str, Sequence[Compared]]) -> list[dict[str, Any]]:
+    """Returns a line for each benchmark: all of its rows together, this tree against itself, and the slowest row."""
+
+    def mean(values: Sequence[float]) -> float:
+        return round(math.exp(math.fsum(map(math.log, values)) / len(values)), 3)
+
+    lines = []
+    for name, rows in found.items():
+        worst = max(rows, key=lambda row: row.low)
+        lines.append(
+            {
+                "benchmark": name,
+                "rows": len(rows),
+                "after / before": mean([row.ratio for row in rows]),
+                "same against same": mean([row.same for row in rows]),
+                "slowest row": f"{worst.name}: {worst.low:.2f} … {worst.high:.2f}",
+                "slower": sum(row.slower for row in rows),
+            }
+        )
+    return lines
 
 
 def instructions(trees: Sequence[Checkout], models: Sequence[str]) -> list[dict[str, Any]]:
@@ -182,15 +220,18 @@ def main() -> int:
     parser.add_argument("benchmarks", nargs="*", help=f"of {', '.join(BENCHMARKS)} and riscv; all by default")
     parser.add_argument("--commit", default=BEFORE, help=f"what to compare with (default: {BEFORE})")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--short", action="store_true", help="shorter bursts of fewer rows, by one program for both")
     parser.add_argument("--quick", action="store_true", help="fewer rows and shorter processes")
     parser.add_argument("--models", default="", help="parts of the names of models for riscv, by commas")
     parser.add_argument("--record", action="store_true", help="write results/before_after.json")
     options = parser.parse_args()
-    chosen = options.benchmarks or [*BENCHMARKS, "riscv"]
-    if unknown := set(chosen) - {*BENCHMARKS, "riscv"}:
-        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: {', '.join(BENCHMARKS)} or riscv")
+    known = SHORT if options.short else BENCHMARKS
+    chosen = options.benchmarks or [*known, "riscv"]
+    if unknown := set(chosen) - {*known, "riscv"}:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: {', '.join(known)} or riscv")
     trees = (before(options.commit), here())
-    found = measure([name for name in chosen if name != "riscv"], trees, options.rounds, options.quick)
+    wanted = {name: known[name] for name in chosen if name != "riscv"}
+    found = measure(wanted, trees, options.rounds, options.quick)
     console = Console(width=None if sys.stdout.isatty() else 130)
     failed = 0
     for name, rows in found.items():
@@ -198,8 +239,10 @@ def main() -> int:
         failed += sum(row.slower for row in rows)
     data: dict[str, Any] = {
         "rounds": options.rounds,
+        "short": options.short,
         "bar": SLOWER,
         "slower": failed,
+        "summary": summary(found),
         **{name: [asdict(row) for row in rows] for name, rows in found.items()},
     }
     if "riscv" in chosen:

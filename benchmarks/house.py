@@ -29,11 +29,12 @@ Facts: TypeAlias = "dict[str, float | int | str]"
 
 #: What one launch is described by on its way to the driver: the class, and the files it may stand in.
 LAUNCHES = {
+    "a kernel and what it gets, at any stage": (r"class Launch\b", ("bringup/compile/kernels.py",)),
     "what a lowering launches": (r"class Launch\b", ("bringup/lowering/call.py",)),
     "what a program launches": (r"class Launch\b", ("bringup/ir/program.py",)),
     "a kernel while it is fused": (r"class Piece\b", ("bringup/graph/fusion/piece.py",)),
     "a kernel of a graph": (r"class KernelCall\b", ("bringup/graph/program.py",)),
-    "the same with its sizes": (r"class FilledLaunch\b", ("bringup/graph/structure.py",)),
+    "the same with its sizes": (r"class FilledLaunch\b", ("bringup/graph/structure.py", "bringup/compile/kernels.py")),
     "a step of a bare-metal program": (r"class Step\b", ("bringup/graph/bare_metal/static_program.py",)),
     "what the core launches": (r"struct KernelLaunch\b", ("bringup/csrc/aten/plan.h",)),
     "what a driver is called with": (r"class Launch\b", ("bringup/driver.py", "bringup/driver/types.py")),

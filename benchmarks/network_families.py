@@ -173,7 +173,7 @@ class WindowAttention(nn.Module):
         self.register_buffer("mask", self._mask(size) if shift else None)
 
     def _mask(self, size: int) -> torch.Tensor:
-        """Where a shifted window holds places that are no neighbours."""
+        """Where a shifted window holds places that are not neighbours."""
         edges = torch.zeros(size)
         edges[size - self.window : size - self.shift] = 1
         edges[size - self.shift :] = 2

@@ -306,7 +306,7 @@ _SHAPES = {aten.reshape.default, aten.flatten.using_ints}
 
 
 def _view(x: Value, node: torch.fx.Node, rest: Sequence[Any]) -> Value:
-    """How PyTorch says that a view of x lies; a reshape that is no view is an error."""
+    """How PyTorch says that a view of x lies; a reshape that is not a view is an error."""
     lies = torch.empty(1 << 30, device="meta").as_strided(x.shape, x.strides, x.offset)
     lies = lies.view(node.meta["val"].shape) if node.target in _SHAPES else node.target(lies, *rest)  # type: ignore
     return replace(x, shape=tuple(lies.shape), strides=lies.stride(), offset=int(lies.storage_offset()))

@@ -125,6 +125,14 @@ def routes() -> dict[str, str]:
     """The ops that bringup has a kernel for: name with overload → library | native | kernel."""
 
 # ---- compiled kernels ----
+SOURCES: tuple[str, ...]
+"""Kinds of a launch's arguments, by their number."""
+RELATIONS: tuple[str, ...]
+PLAN_FLAGS: list[int]
+"""POINTWISE, RANDOM, REFUSED, APART"""
+WRAP: int
+"""Is added to the scalar type of a number that wraps around."""
+
 class Plan:
     """What calls of one signature launch; made by make_plan, immutable, may serve several signatures."""
 
@@ -214,7 +222,7 @@ def register_kernels(overloads: Sequence[tuple[str, str]], own_outputs: Set[str]
 
     The functional form ("aten::add.Tensor", or "") stands in where a kernel may not write its output in place. What ran
     before still runs on other devices, and where the resolver has no plan. For functional forms among ``own_outputs``
-    the resolver says what comes out, and PyTorch's meta kernel is not asked.
+    the resolver says what the outputs are, and PyTorch's meta kernel is not asked.
     """
 
 def compose_ops(functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -240,7 +248,7 @@ def jit_enable(ops: Mapping[str, str], min_group_size: int, device: int, first_d
 
 def jit_disable() -> None: ...
 def jit_make_groups(graph: torch._C.Graph) -> None:
-    """The pass itself, on a graph that nobody runs."""
+    """The pass itself, on a graph that is never run."""
 
 def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
     """For every node, those of blocks after their owner: why it can be in no group; empty where it could be."""

@@ -55,7 +55,7 @@ def open_private(directory: Path) -> int:
 
 
 def check_private(status: os.stat_result, name: str) -> None:
-    """Raises UnsafeDirectory unless a file or directory is ours and nobody else can write it."""
+    """Raises UnsafeDirectory unless a file or directory is ours and writable by us alone."""
     if status.st_uid != os.geteuid():
         raise UnsafeDirectory(
             f"{name} belongs to user {status.st_uid}, not to you ({os.geteuid()}); set BRINGUP_CACHE to a directory of "

@@ -1,4 +1,4 @@
-"""BRINGUP_DEBUG=1…5: what bringup does, told on standard error while it does it; each step includes those before.
+"""BRINGUP_DEBUG=1…5: what bringup does, printed to standard error while it does it; each step includes those before.
 
 1  kernels that are compiled, and calls that get no kernel, with the time it took and the reason
 2  where plans come from: guards, and whether the disk, this process or the compiler had the kernel
@@ -16,7 +16,7 @@ import sys
 def _from_environment() -> int:
     text = os.environ.get("BRINGUP_DEBUG", "") or "0"
     if text not in ("0", "1", "2", "3", "4", "5"):
-        print(f"bringup: BRINGUP_DEBUG={text!r} is no number from 0 to 5: nothing is told", file=sys.stderr)
+        print(f"bringup: BRINGUP_DEBUG={text!r} is not a number from 0 to 5: nothing is printed", file=sys.stderr)
         return 0
     return int(text)
 

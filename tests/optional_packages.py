@@ -64,7 +64,9 @@ def skip_without_graphs() -> None:
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, what it was raised from, and what Dynamo packed into it."""
-    while error is not None:
+    seen: set[int] = set()  # errors may be each other's context: pytest.raises sets that of what does not match
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
 

@@ -31,7 +31,7 @@ def code_of(index: Index, places: Mapping[str, str], parts: dict[str, str] | Non
             words = [code_of(factor, places, parts) for factor in factors]
             terms.append("*".join(words if value == 1 and words else [str(value), *words]))
         return f"({' + '.join(terms)})"
-    assert isinstance(index, (FloorDiv, Mod, Min, Max)), f"{index} is no formula over sizes"
+    assert isinstance(index, (FloorDiv, Mod, Min, Max)), f"{index} is not a formula over sizes"
     a, b = code_of(index.a, places, parts), code_of(index.b, places, parts)
     if isinstance(index, (FloorDiv, Mod)):
         text = f"({a} {'//' if isinstance(index, FloorDiv) else '%'} {b})"

@@ -216,7 +216,7 @@ class KernelCache:
             return False
         with self._lock:
             try:
-                # Also after somebody removed the directory under us; the old descriptor may be in use by a thread.
+                # Also after the directory was removed under us; the old descriptor may be in use by a thread.
                 self._folder = open_private(self.directory)
             except (OSError, UnsafeDirectory) as error:
                 self._refused = True
@@ -224,7 +224,7 @@ class KernelCache:
         return not self._refused
 
     def _warn(self, reason: str) -> None:
-        """Says once what is wrong: kernels work on, and the same words after every op would help nobody."""
+        """Says once what is wrong: kernels work on, and repeating it after every op would not help."""
         if not self.problem:
             self.problem = reason
             warnings.warn(f"bringup: the disk cache of kernels does not work: {reason}", RuntimeWarning, stacklevel=2)

@@ -1,9 +1,9 @@
-"""What the kernel compiler takes besides loop IR, and what it reports of each kernel."""
+"""What the kernel compiler takes besides loop IR, one launch of a kernel, and what is reported of each kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from bringup.ir.cost import Cost
 from bringup.ir.index import Index
@@ -30,6 +30,40 @@ class ForeignKernel:
     context: int = 0
 
 
+MemoryT = TypeVar("MemoryT")
+SizeT = TypeVar("SizeT")
+NumberT = TypeVar("NumberT")
+
+
+@dataclass(frozen=True)
+class Launch(Generic[MemoryT, SizeT, NumberT]):
+    """A kernel and what it gets: memory for each of its buffers, and numbers for its sizes and its params.
+
+    It is the same at every stage, over that stage's words: tensors and traced numbers in a lowering, allocations and
+    formulas in a program, and no sizes or params at all where they are written into the kernel.
+    """
+
+    kernel: Kernel | ForeignKernel
+    buffers: tuple[MemoryT, ...]
+    sizes: tuple[SizeT, ...]
+    params: tuple[NumberT, ...]
+    #: Ops, shapes and lines of the model that it comes from, for people. Files do not keep it.
+    note: str = ""
+
+
+class FilledLaunch(NamedTuple):
+    """A launch with its numbers, as ``_C.make_plan`` takes it: every argument is (kind, number, offset or type).
+
+    In a graph the kind of an address is a name still, such as "temporary": binding it to a device says where that is.
+    """
+
+    handle: int
+    units: int
+    flops: float
+    bytes: float
+    arguments: list[tuple[int | str, int, int]]
+
+
 Origin: TypeAlias = Literal["compiled", "disk cache", "memory"]
 
 
@@ -37,7 +71,7 @@ Origin: TypeAlias = Literal["compiled", "disk cache", "memory"]
 class KernelRecord:
     """A kernel on its way to a device. ``seconds`` is by step: verify, simplify, render, cost, compile or cache, load.
 
-    The steps up to the source are taken while somebody watches, also where the disk cache makes them unnecessary.
+    The steps up to the source are taken while launches are observed, even where the disk cache makes them unnecessary.
     """
 
     kernel: Kernel | ForeignKernel  # simplified, as it runs

@@ -207,7 +207,7 @@ def _made_together(driver: Driver, kernels: Mapping[str, Kernel]) -> Made:
     if most < 2:
         return {}
     runs: list[Future[Made]] = []
-    # Contractions apart, as the compiler is told something else for them. The next run is rendered beside the last one.
+    # Contractions apart, as the compiler gets other options for them. The next run is rendered beside the last one.
     waiting: defaultdict[bool, dict[str, Rendered]] = defaultdict(dict)
     with ThreadPoolExecutor(workers) as pool:
         for key, kernel in kernels.items():

@@ -6,11 +6,13 @@ import json
 from dataclasses import astuple, dataclass
 from functools import cache
 from time import perf_counter
+from typing import Any
 
 from bringup.compile.failure import NoKernel
 from bringup.compile.index_code import function_code
 from bringup.driver import Driver
 from bringup.ir.cost import Cost, cost
+from bringup.ir.index import Index, Size, atoms
 from bringup.ir.kernel import Kernel
 from bringup.ir.simplify import simplify
 from bringup.ir.verify import verify
@@ -71,12 +73,28 @@ def _source(kernel: Kernel, target: Target) -> Source:
     except CannotRender as error:
         raise NoKernel(f"{target.describe()}: no code for {kernel.name}: {error}") from error
     except Exception as error:
-        raise RuntimeError(f"the target {target.describe()!r} failed to render {kernel.name}: {error}") from error
-    good = isinstance(source, Source) and isinstance(source.text, str) and source.entry and source.entry in source.text
-    if not good:
-        what = "no Source" if not isinstance(source, Source) else f"a source without its entry {source.entry!r}"
-        raise RuntimeError(f"the target {target.describe()!r} rendered {kernel.name} to {what}")
+        raise RuntimeError(
+            f"the target {target.describe()!r} failed to render {kernel.name}: {type(error).__name__}: {error}; "
+            "what its language lacks should raise bringup.targets.target.CannotRender"
+        ) from error
+    if wrong := _wrong(source, kernel):
+        raise RuntimeError(f"the target {target.describe()!r} rendered {kernel.name} to {wrong}")
     return source
+
+
+def _wrong(source: Any, kernel: Kernel) -> str:
+    """What is wrong with what a target rendered, and what to return instead; empty if nothing is."""
+    if not isinstance(source, Source):
+        return f"no Source but {type(source).__name__}: return Source(text, entry, units)"
+    if not isinstance(source.text, str):
+        return f"a source whose text is {type(source.text).__name__}: it must be str"
+    if not isinstance(source.entry, str) or not source.entry or source.entry not in source.text:
+        return f"a source without its entry {source.entry!r}: entry is the name of a function in the text"
+    if not isinstance(source.units, Index):
+        return f"a source whose units are {source.units!r}: write a formula over the kernel's sizes, such as Int(1)"
+    known = {size.name for size in kernel.sizes}
+    unknown = [atom.name for atom in atoms(source.units) if isinstance(atom, Size) and atom.name not in known]
+    return f"a source whose units need {unknown[0]!r}, which is not a size of the kernel" if unknown else ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Chooses a driver where nobody named one: the one installed driver that has a device, else ``sim``.
+"""Chooses a driver where none was named: the one installed driver that has a device, else ``sim``.
 
 An installed driver is an entry point of the group ``bringup.drivers`` that another distribution brings. Nothing here
 imports torch.

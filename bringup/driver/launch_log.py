@@ -18,7 +18,7 @@ _kept: list[Any] = []
 
 
 def logged(struct_address: int, driver: str) -> int:
-    """The address of a struct that does the same and tells of launches; the same one if it launches nothing."""
+    """Returns the address of a struct that does the same and logs launches; the same one if it launches nothing."""
     original = DriverStruct.from_address(struct_address)
     if original.struct_size < DriverStruct.launch.offset + DriverStruct.launch.size or not original.launch:
         return struct_address
@@ -33,7 +33,7 @@ def logged(struct_address: int, driver: str) -> int:
             names[device, out[0]] = entry.decode()
         return status
 
-    def launch_told(driver_self: Any, device: int, kernel: int, launch_pointer: Any) -> int:
+    def launch_noted(driver_self: Any, device: int, kernel: int, launch_pointer: Any) -> int:
         what = launch_pointer[0]
         start = perf_counter()
         status: int = launch(driver_self, device, kernel, launch_pointer)
@@ -49,6 +49,6 @@ def logged(struct_address: int, driver: str) -> int:
         return status
 
     copy.struct_size = min(original.struct_size, ctypes.sizeof(copy))
-    copy.load, copy.launch = FUNCTIONS["load"](load_noted), FUNCTIONS["launch"](launch_told)
+    copy.load, copy.launch = FUNCTIONS["load"](load_noted), FUNCTIONS["launch"](launch_noted)
     _kept.append((copy, original))
     return ctypes.addressof(copy)

@@ -158,7 +158,7 @@ def _from_file(path: Path) -> Driver:
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         # `import registers` as well, as in a script. Afterwards the folder is the last that is looked in, for imports
-        # inside methods: it must hide no installed module from anybody else.
+        # inside methods: it must hide no installed module from other code.
         folder = str(path.parent)
         sys.path.insert(0, folder)
         try:

@@ -20,7 +20,7 @@ def visible_devices(driver: str, text: str | None = None) -> list[int] | None:
     >>> visible_devices("sim", "2, 0"), visible_devices("sim", "")
     ([2, 0], [])
 
-    CUDA leaves out what follows a number that it does not know. Here that is an error: a typing mistake is no wish.
+    CUDA leaves out what follows a number that it does not know. Here that is an error: a typo is not a request.
     """
     name = variable_of(driver)
     given = os.environ.get(name) if text is None else text

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from bringup import _C
-from bringup.compile.loader import Compiled
+from bringup.compile.kernels import FilledLaunch
 from bringup.graph.lowered import CONSTANTS, DTYPE_CODES
 from bringup.graph.memory_plan import MemoryPlan, plan_memory
-from bringup.graph.program import EagerCall, KernelCall, Memory, TensorSpec, span
-from bringup.graph.structure import Filled, FilledLaunch, GraphStructure
+from bringup.graph.program import EagerCall, Memory, TensorSpec, span
+from bringup.graph.structure import Filled, GraphStructure
 from bringup.graph.symbols import SYMBOLIC, evaluated
-from bringup.lowering.resolve import OFFSET, OUTPUT, RANDOM, SEED, TEMPORARY, TENSOR
+from bringup.lowering.launch_code import OFFSET, RANDOM, SEED, SOURCE
 from bringup.lowering.spreading import with_spread
 
 _ARENA: Memory = ("arena", 0)
@@ -69,7 +69,7 @@ class Binding:
 
     def _cut(self) -> list[Segment | EagerCall]:
         parts: list[Segment | EagerCall] = []
-        waiting: list[tuple[FilledLaunch, tuple[Any, ...]]] = []
+        waiting: list[tuple[Any, ...]] = []
         structure = self.structure
         for call, launch, loaded in zip(structure.variant.calls, self.filled.launches, structure.compiled):
             if isinstance(call, EagerCall):
@@ -77,29 +77,26 @@ class Binding:
                     parts.append(self.segment(waiting, self._pure))
                 parts.append(call)
                 waiting = []
-            elif launch is not None and launch.units:
-                waiting.append((launch, self._spread(call, launch, loaded)))
+            elif launch is not None and loaded is not None and launch.units:
+                waiting.append(with_spread(launch, call, loaded) if structure.partitioned else launch)
         if waiting or (self._pure and self._outputs):
             parts.append(self.segment(waiting, self._pure))
         return parts
 
-    def _spread(self, call: KernelCall, launch: FilledLaunch, loaded: Compiled | None) -> tuple[Any, ...]:
-        """How a launch may be shared out over partitions, as the end of its description; empty on flat memory."""
-        if not self.structure.partitioned or loaded is None:
-            return ()
-        described = (launch.handle, launch.units, launch.flops, launch.bytes, launch.arguments)
-        return with_spread(described, call.kernel, 0, loaded.measure)[5:]
-
-    def segment(self, launches: Sequence[tuple[FilledLaunch, tuple[Any, ...]]], pure: bool) -> Segment:
-        """A plan of some launches; ``pure``: it makes arena and outputs itself, and else gets all memory as tensors."""
+    def segment(self, launches: Sequence[tuple[Any, ...]], pure: bool) -> Segment:
+        """Returns a plan of filled launches (and how each may be shared out over partitions); ``pure``: it makes arena
+        and outputs itself, and else gets all memory as tensors."""
         memories: dict[Memory, int] = {}
         described = []
         draws = 0
-        for launch, spread in launches:
-            addresses = [self._address(where, offset, memories, pure) for where, offset in launch.addresses]
-            arguments = [*addresses, *launch.arguments]
-            described.append((launch.handle, launch.units, launch.flops, launch.bytes, arguments, *spread))
-            draws = max([draws, *(slot + 1 for kind, slot, _ in launch.arguments if kind in (SEED, OFFSET))])
+        for launch in launches:
+            filled, spread = FilledLaunch(*launch[:5]), launch[5:]
+            arguments = [
+                self._address((kind, number), more, memories, pure) if isinstance(kind, str) else (kind, number, more)
+                for kind, number, more in filled.arguments
+            ]
+            described.append((*filled[:4], arguments, *spread))
+            draws = max([draws, *(number + 1 for kind, number, _ in arguments if kind in (SEED, OFFSET))])
         arena = [self.memory.arena] if pure else []
         if pure and self.structure.partitioned:  # each lies over the partitions in its own way
             arena = [self.filled.nbytes[n] for n in self._offsets]
@@ -111,15 +108,15 @@ class Binding:
     def _address(self, where: Memory, offset: int, memories: dict[Memory, int], pure: bool) -> tuple[int, int, int]:
         if self.structure.partitioned and where[1] in self._offsets and where[0] == "temporary":
             if pure:
-                return (TEMPORARY, list(self._offsets).index(where[1]), offset)
+                return (SOURCE["temporary"], list(self._offsets).index(where[1]), offset)
         elif where[0] == "temporary" and where[1] in self._offsets:
             offset += self._offsets[where[1]]
             if pure:
-                return (TEMPORARY, 0, offset)
+                return (SOURCE["temporary"], 0, offset)
             where = _ARENA
         elif pure and where in self._outputs:
-            return (OUTPUT, self._outputs.index(where), offset)
-        return (TENSOR, memories.setdefault(where, len(memories)), offset)
+            return (SOURCE["output"], self._outputs.index(where), offset)
+        return (SOURCE["tensor"], memories.setdefault(where, len(memories)), offset)
 
     def _output_spec(self, memory: Memory) -> tuple[int, Sequence[int], Sequence[int]]:
         """How the tensor of an output's memory looks: like a result itself, if that covers the memory."""

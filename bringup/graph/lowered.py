@@ -70,7 +70,7 @@ class LoweredGraph:
     #: Name of the node that each step comes from.
     nodes: list[str] = field(default_factory=list)
     eager: dict[str, EagerCall] = field(default_factory=dict)
-    #: Numbers that are no constants: a formula of sizes, PyTorch's expression of them, or a 0-dim tensor on the CPU.
+    #: Numbers that are not constants: a formula of sizes, PyTorch's expression of them, or a 0-dim tensor on the CPU.
     numbers: list[IntLike | torch.SymFloat | torch.SymBool | Held] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     #: Memories that ordinary ops make or read: they are tensors of their own.
@@ -91,7 +91,7 @@ class LoweredGraph:
         return held | self.written | self.external
 
     def ordinary_ops(self) -> list[str]:
-        """The nodes that are no kernels, with the reason and the line of the model: for errors."""
+        """The nodes that are not kernels, with the reason and the line of the model: for errors."""
         lines = []
         for call in self.eager.values():
             lines.append(f"  {call.name}: {call.target}: {call.reason}")
@@ -293,7 +293,7 @@ class GraphLowering:
             else:
                 run_lowering(definition, part, values[:count])
         except (NoKernel, NoSuchNumber, VerifyError, UnknownSize, IndexError) as reason:
-            # As in KernelCompiler.resolve: what else an IndexError or a broken rule could mean is no reason to go on.
+            # As in KernelCompiler.resolve: what else an IndexError or a broken rule could mean is a reason to stop.
             if isinstance(reason, VerifyError) and reason.rule != "type":
                 raise
             del call.temporaries[before[0] :], lowered.numbers[before[1] :]
@@ -324,7 +324,7 @@ class GraphLowering:
             ]
             for held in written:
                 if not isinstance(held, Held) or held.tensor is None:
-                    raise NoKernel("it writes to something that is no kernel's tensor")
+                    raise NoKernel("it writes to something that is not a kernel's tensor")
                 if held.memory[0] == "tensor":
                     self.lowered.written.add(held.memory)
             outs = [held.tensor for held in written]
@@ -338,7 +338,7 @@ class GraphLowering:
             if isinstance(fake, torch.Tensor):
                 held = self._new(fake)
                 if held.tensor is None:
-                    raise NoKernel(f"{fake.dtype} on {fake.device} is no tensor of kernels")
+                    raise NoKernel(f"{fake.dtype} on {fake.device} is not a tensor of kernels")
                 held_results.append(held)
                 outs.append(held.tensor)
             else:  # undefined, or a number: empty, so that places keep their numbers
@@ -352,7 +352,7 @@ class GraphLowering:
                 return value.tensor
             if not value.on_device and not value.shape:
                 return self._host_number(value, trace)
-            raise NoKernel(f"{value.dtype} is no type of kernels" if value.on_device else "a tensor on another device")
+            raise NoKernel(f"{value.dtype} is not a kernel type" if value.on_device else "a tensor on another device")
         if isinstance(value, (list, tuple)):
             return [self._for_lowering(part, kind, trace) for part in value]
         wrapped = kind.startswith(("Tensor", "Optional[Tensor", "List[Tensor"))
@@ -384,7 +384,7 @@ class GraphLowering:
     def _host_number(self, held: Held, trace: Trace) -> Number:
         code = DTYPE_CODES.get(held.dtype)
         if code not in BY_CODE:
-            raise NoKernel(f"{held.dtype} is no type of kernels")
+            raise NoKernel(f"{held.dtype} is not a kernel type")
         if held.memory[0] != "tensor":
             raise NoKernel("a tensor on the CPU that the graph itself makes")
         numbers = self.lowered.numbers

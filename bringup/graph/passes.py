@@ -46,7 +46,7 @@ class Facts:
 
     @property
     def fixed(self) -> dict[str, Tensor]:
-        """The constants that are no state."""
+        """The constants that are not state."""
         return {name: value for name, value in (self.constants or {}).items() if name not in self.state}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from bringup.compile.kernels import ForeignKernel
+from bringup.compile.kernels import ForeignKernel, Launch
 from bringup.driver import PlacementKind
 from bringup.ir.index import Index, Int
 from bringup.ir.kernel import Kernel
@@ -73,19 +73,9 @@ class ConstantSpec:
     state: bool = False
 
 
-@dataclass(frozen=True)
-class KernelCall:
-    """One launch: allocations with the offset in elements of each buffer, the kernel's sizes and its numbers.
-
-    A foreign kernel's buffers have no types: their offsets count bytes.
-    """
-
-    kernel: Kernel | ForeignKernel
-    buffers: tuple[tuple[Memory, Index], ...]
-    sizes: Formulas
-    params: tuple[Given, ...]
-    #: Ops, shapes and lines of the model that it comes from, for people. Files do not keep it.
-    note: str = ""
+#: Buffers are allocations with an offset in elements (in bytes, of a foreign kernel: its buffers have no types); sizes
+#: are formulas.
+KernelCall: TypeAlias = Launch[tuple[Memory, Index], Index, Given]
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ class Variant:
     @property
     def kernel_calls(self) -> list[KernelCall]:
         """Its launches."""
-        return [call for call in self.calls if isinstance(call, KernelCall)]
+        return [call for call in self.calls if isinstance(call, Launch)]
 
 
 @dataclass(frozen=True)

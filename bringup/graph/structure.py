@@ -1,4 +1,4 @@
-"""A variant on a device, whose sizes are still open: kernels loaded, and every formula in two generated functions."""
+"""A variant on a device, for dynamic sizes: kernels loaded, and every formula in two generated functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bringup.compile.index_code import code_of
-from bringup.compile.kernels import ForeignKernel
+from bringup.compile.kernels import FilledLaunch, ForeignKernel, Launch
 from bringup.compile.loader import Compiled
 from bringup.graph.lowered import LoweredGraph
 from bringup.graph.memory_plan import Life
@@ -19,26 +19,13 @@ from bringup.ir.dtypes import DType
 from bringup.ir.index import Index, Int, evaluate_sizes
 from bringup.ir.kernel import Kernel
 from bringup.lowering.install import partitions_of
-from bringup.lowering.resolve import IMMEDIATE, OFFSET, SCALAR, SEED, measure_code
-from bringup.lowering.scalar_types import CODE_OF
+from bringup.lowering.launch_code import OFFSET, SEED, immediate, launch_code, scalar
 from bringup.lowering.spreading import opened
 from bringup.lowering.symbolic import guard_code
 
 #: (device, kernels) → the kernels on the device, None for None.
 LoadAll = Callable[[int, "Sequence[Kernel | ForeignKernel | None]"], "list[Compiled | None]"]
 _KINDS = {"seed": SEED, "offset": OFFSET}
-
-
-@dataclass(frozen=True)
-class FilledLaunch:
-    """One launch for known sizes: buffers with byte offsets first, then arguments as make_plan takes them."""
-
-    handle: int
-    units: int
-    flops: float
-    bytes: float
-    addresses: Sequence[tuple[Memory, int]]
-    arguments: Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -116,20 +103,15 @@ class GraphStructure:
 
         lines = []
         for call, loaded in zip(variant.calls, self.compiled):
-            if not isinstance(call, KernelCall) or loaded is None:
+            if not isinstance(call, Launch) or loaded is None:
                 lines.append("None")
                 continue
             kernel, offsets = call.kernel, [offset for _, offset in call.buffers]
             if isinstance(kernel, Kernel):
                 offsets = [offset * buffer.dtype.size for buffer, offset in zip(kernel.buffers, offsets)]
-            addresses = [f"({memory!r}, {code(offset)})" for (memory, _), offset in zip(call.buffers, offsets)]
-            sizes = [code(size) for size in call.sizes]
-            arguments = [f"({IMMEDIATE}, {size}, 0)" for size in sizes]
-            for param, given in zip(kernel.params, call.params):
-                arguments.append(self._argument(param.dtype, *given, space))
-            measured = measure_code(kernel, loaded, sizes, code, space)
-            made = f"{loaded.handle}, {measured}, [{', '.join(addresses)}], [{', '.join(arguments)}]"
-            lines.append(f"FilledLaunch({made})")
+            addresses = [f"(*{memory!r}, {code(offset)})" for (memory, _), offset in zip(call.buffers, offsets)]
+            numbers = [self._number(param.dtype, *given, space) for param, given in zip(kernel.params, call.params)]
+            lines.append(launch_code(call, loaded, addresses, list(map(code, call.sizes)), numbers, code, space))
         nbytes = ", ".join(f"max(0, {code(formula)})" for formula in variant.temporaries)
         layouts = [f"({part(t.shape)}, {part(t.strides)}, {code(t.offset)})" for t in self.tensors]
         body = ",\n        ".join(lines)
@@ -140,14 +122,16 @@ class GraphStructure:
         exec(compile(source, "<plan of a graph>", "exec"), space)
         return space["holds"], space["fill"]
 
-    def _argument(self, dtype: DType, kind: str, value: int, space: dict[str, Any]) -> str:
-        if kind != "number":
-            return f"({_KINDS.get(kind, IMMEDIATE)}, {value}, 0)"
+    def _number(self, dtype: DType, kind: str, value: int, space: dict[str, Any]) -> str:
+        if kind in _KINDS:
+            return f"({_KINDS[kind]}, {value}, 0)"
+        if kind == "bits":
+            return immediate(str(value))
         if isinstance(self.variant.numbers[value], TensorSpec):
-            return f"({SCALAR}, {value}, {CODE_OF[dtype]})"
+            return scalar(value, dtype)
         name = f"type{len(space)}"
         space[name] = dtype
-        return f"({IMMEDIATE}, bits_of(s[{value}], {name}), 0)"
+        return immediate(f"bits_of(s[{value}], {name})")
 
 
 def serving(
@@ -169,10 +153,10 @@ def _with_open_grid(call: KernelCall | EagerCall) -> KernelCall | EagerCall:
 
 
 def lives_of(variant: Variant, apart: set[Memory]) -> dict[int, Life]:
-    """When each temporary is needed; those that are tensors of their own are no part of the arena."""
+    """When each temporary is needed; those that are tensors of their own are not part of the arena."""
     lives: dict[int, Life] = {}
     for n, call in enumerate(variant.calls):
-        for memory, _ in call.buffers if isinstance(call, KernelCall) else ():
+        for memory, _ in call.buffers if isinstance(call, Launch) else ():
             if memory[0] == "temporary" and memory not in apart:
                 lives[memory[1]] = Life(lives[memory[1]].first if memory[1] in lives else n, n)
     return lives

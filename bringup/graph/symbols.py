@@ -28,7 +28,7 @@ class Symbols:
         self._dims: dict[Any, IntLike] = {}
         #: Name of a symbol → (argument, None) for an integer argument, (argument, dimension) for a tensor's size.
         self.sources: dict[str, tuple[int, int | None]] = {}
-        #: The smallest and largest value that PyTorch promises; None is no limit.
+        #: The smallest and largest value that PyTorch promises; None is not a limit.
         self.ranges: dict[str, tuple[int, int | None]] = {}
         #: What PyTorch's trace relies on, such as channels that the groups divide.
         self._relied_on: list[Any] = []

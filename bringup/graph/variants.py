@@ -20,7 +20,7 @@ from bringup.graph.program import EagerCall, Given, KernelCall, Memory, TensorSp
 from bringup.graph.symbols import SYMBOLIC
 from bringup.ir.dtypes import DType, bfloat16, float16, float64
 from bringup.ir.index import Index, Size, substitute
-from bringup.lowering.call import Launch, Number, Tensor
+from bringup.lowering.call import GivenNumber, Launch, LoweredLaunch, Number, Tensor
 from bringup.lowering.symbolic import IntLike, index_of
 from bringup.targets.target import FusionLimits
 
@@ -97,14 +97,14 @@ class _Formulas:
     def _place(self, memory: Memory) -> Memory:
         return self._numbering.get(memory, memory)
 
-    def _kernel(self, launch: Launch, note: str) -> KernelCall:
+    def _kernel(self, launch: LoweredLaunch, note: str) -> KernelCall:
         foreign = isinstance(launch.kernel, ForeignKernel)  # its buffers have no types: their offsets count bytes
         buffers = tuple(
             (self._place(t.memory), self._formula(t.offset * t.dtype.size if foreign else t.offset))
             for t in launch.buffers
         )
         params = tuple(_given(given, param.dtype) for param, given in zip(launch.kernel.params, launch.params))
-        return KernelCall(launch.kernel, buffers, self._formulas(launch.sizes), params, note)
+        return Launch(launch.kernel, buffers, self._formulas(launch.sizes), params, note)
 
     def _eager(self, call: EagerCall) -> EagerCall:
         args, kwargs, results = map(self._outside, (call.args, call.kwargs, call.results))
@@ -127,7 +127,7 @@ class _Formulas:
         return self._outside(number) if isinstance(number, (Held, *SYMBOLIC)) else self._formula(number)
 
 
-def _given(given: Number | str | int, dtype: DType) -> Given:
+def _given(given: GivenNumber, dtype: DType) -> Given:
     if isinstance(given, Number):
         return ("bits", bits_of(given.value, dtype)) if given.slot < 0 else ("number", given.slot)
     if isinstance(given, int):

@@ -143,7 +143,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "xor": np.bitwise_xor,
     "shl": lambda a, b: _shift(a, b, left=True),
     "shr": lambda a, b: _shift(a, b, left=False),
-    "copysign": lambda a, b: np.where(np.isnan(b), np.abs(a), np.copysign(a, b)),  # the sign of a NaN is no value
+    "copysign": lambda a, b: np.where(np.isnan(b), np.abs(a), np.copysign(a, b)),  # the sign of a NaN is not a value
     "nextafter": np.nextafter,
     "lt": np.less,
     "le": np.less_equal,

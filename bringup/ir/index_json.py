@@ -23,7 +23,7 @@ _LARGEST = 1 << 62
 
 
 class BadFormula(ValueError):
-    """JSON that is no formula over the sizes there are."""
+    """JSON that is not a formula over the sizes there are."""
 
 
 def to_json(index: Index) -> Any:
@@ -38,7 +38,7 @@ def to_json(index: Index) -> Any:
         return index.name
     if isinstance(index, Sum):
         return ["+", *([value, *map(to_json, factors)] for factors, value in index.terms)]
-    assert isinstance(index, OfTwo), f"{index} is no formula over sizes"
+    assert isinstance(index, OfTwo), f"{index} is not a formula over sizes"
     return [_SIGNS[type(index)], to_json(index.a), to_json(index.b)]
 
 
@@ -49,13 +49,13 @@ def from_json(value: Any, sizes: Container[str], depth: int = MAX_DEPTH) -> Inde
     True
     >>> from_json("m", {"n"})
     Traceback (most recent call last):
-    bringup.ir.index_json.BadFormula: 'm' is no size
+    bringup.ir.index_json.BadFormula: 'm' is not a size
     """
     if type(value) is int:
         return Int(_number(value))
     if type(value) is str:
         if value not in sizes:
-            raise BadFormula(f"{value[:40]!r} is no size")
+            raise BadFormula(f"{value[:40]!r} is not a size")
         return Size(value)
     if type(value) is not list or not value or depth == 0:
         raise BadFormula(

@@ -203,7 +203,7 @@ class Facts:
         return None
 
     def constant_bound(self, index: Index, upper: bool) -> int | None:
-        """A number that is never exceeded (upper) or never undercut; None if sizes are open.
+        """A number that is never exceeded (upper) or never undercut; None if it depends on the sizes.
 
         >>> Facts(axes={"i": Size("n")}, sizes={"n": (1, 64)}).constant_bound(AxisVar("i"), upper=True)
         63

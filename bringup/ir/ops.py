@@ -2,7 +2,7 @@
 
 Meanings hold for every target, bit for bit, except where ``ulp`` is not 0: there a target may differ from the exact
 value by that many units in the last place (in the op's type; halves: of the float32 value, then rounded). NaNs are all
-the same value: their sign and payload are no part of the meaning.
+the same value: their sign and payload are not part of the meaning.
 Half types convert to float32, apply the op, and round once.
 """
 

@@ -64,7 +64,7 @@ class _Verifier:
         """Names of the whole kernel: each is bound once."""
         for name in names:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
-                raise VerifyError(self.kernel, stmt, "name", f"{name!r} is no name (or a word of the language)")
+                raise VerifyError(self.kernel, stmt, "name", f"{name!r} is not a name (or a word of the language)")
             if name in self.seen:
                 raise VerifyError(self.kernel, stmt, "name", f"{name} is bound twice")
             self.seen.add(name)

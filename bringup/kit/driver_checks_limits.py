@@ -71,11 +71,11 @@ def compile_error(probe: Probe) -> None:
     probe.need("target", "compile")
     expect(probe.driver.target(), "target() is empty")
     try:
-        probe.driver.compile("this is no source code {")
+        probe.driver.compile("this is not source code {")
     except Exception as error:
-        expect(str(error), f"{type(error).__name__} without a text: nobody can find the mistake in the kernel")
+        expect(str(error), f"{type(error).__name__} without a text: the mistake in the kernel cannot be found")
         return
-    expect(False, "compile accepted text that is no source code")
+    expect(False, "compile accepted text that is not source code")
 
 
 @check(needs=("open_spec",))

@@ -88,7 +88,7 @@ def open_spec(probe: Probe) -> None:
         expect(0 < len(spec.name.encode()) < 128, f"name {spec.name!r} must have 1 to 127 bytes")
         expect(spec.memory_bytes > 0, f"memory_bytes is {spec.memory_bytes}")
         align = spec.alignment
-        expect(align > 0 and align & (align - 1) == 0, f"alignment {align} is no power of two")
+        expect(align > 0 and align & (align - 1) == 0, f"alignment {align} is not a power of two")
         unknown = set(spec.dtypes) - set(DTYPES)
         expect(not unknown, f"unknown dtypes {sorted(unknown)}; known: {', '.join(DTYPES)}")
         expect(spec.host_visible or not spec.host_library, "host_library needs host_visible")
@@ -96,7 +96,7 @@ def open_spec(probe: Probe) -> None:
         flat = spec.partitions == 1
         expect(not flat or spec.default_placement == Placement(), "flat memory has the default placement SINGLE")
         sharded, block = spec.default_placement.kind == PlacementKind.SHARD, spec.default_placement.block
-        expect(not sharded or (block > 0 and block % 8 == 0), f"block {block} is no multiple of 8")
+        expect(not sharded or (block > 0 and block % 8 == 0), f"block {block} is not a multiple of 8")
         expect(spec.peak_flops >= 0 and spec.peak_bandwidth >= 0, "peak_flops and peak_bandwidth must not be negative")
         expect(not spec.peer_copy or probe.driver.offers("copy_peer"), "peer_copy is set but copy_peer is not offered")
     probe.session.asynchronous = probe.session.events_work = probe.driver.offers("event_record")

@@ -84,10 +84,10 @@ def event_export(probe: Probe) -> None:
     expect(probe.driver.event_query(probe.device, imported), "an imported event is not done once its original is gone")
     probe.driver.event_destroy(probe.device, imported)
     try:
-        probe.driver.event_import(probe.device, "this is no handle")
+        probe.driver.event_import(probe.device, "this is not a handle")
     except Exception:
         return
-    expect(False, "event_import accepted a text that is no handle")
+    expect(False, "event_import accepted a text that is not a handle")
 
 
 @check(needs=_NEEDS)

@@ -15,7 +15,7 @@ from bringup.compile.kernels import KernelRecord
 from bringup.driver import in_use
 from bringup.ir.cost import CostNumbers
 from bringup.kit.op_table import device_table
-from bringup.lowering.call import Launch
+from bringup.lowering.call import LoweredLaunch
 from bringup.lowering.install import compiler_for
 from bringup.lowering.observation import CallRecord
 from bringup.lowering.symbolic import hint_of
@@ -83,7 +83,7 @@ def spent_on_watching(records: Sequence[CallRecord]) -> float:
     return sum(sum(kernel.seconds.values()) - sum(_needed(kernel).values()) for kernel in there)
 
 
-def cost_of(launch: Launch, record: KernelRecord) -> CostNumbers | None:
+def cost_of(launch: LoweredLaunch, record: KernelRecord) -> CostNumbers | None:
     """What one launch costs, for the sizes of its call; None for a vendor's function."""
     if record.cost is None:
         return None

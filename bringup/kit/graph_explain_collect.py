@@ -21,7 +21,7 @@ from bringup.ir.kernel import Kernel
 from bringup.ir.printer import kernel_text
 from bringup.kit.graph_explain import GraphStory, KernelStory, NodeStory, Reason, StepStory, TensorStory
 from bringup.kit.terminal import readable_bytes
-from bringup.lowering.call import Launch
+from bringup.lowering.call import LoweredLaunch
 from bringup.lowering.symbolic import hint_of
 
 
@@ -250,7 +250,7 @@ class _Collection:
             steps.append(StepStory(number, kernel.name, nodes, reads, writes, which, "", flops, read, written, seconds))
         return steps, [KernelStory(n, kernels[n][0], tuple(launched[n]), *kernels[n][1:]) for n in range(len(kernels))]
 
-    def _cost(self, step: Launch, number: int, made: Any) -> tuple[int, int, int]:
+    def _cost(self, step: LoweredLaunch, number: int, made: Any) -> tuple[int, int, int]:
         """(flops, bytes read, bytes written); a vendor's function says only how many bytes in all."""
         if made is None:
             filled = self.binding.filled.launches[number]
@@ -308,7 +308,7 @@ def writes_of(step: Step) -> list[Memory]:
     return sorted(step.writes) if isinstance(step, Opaque) else _with_role(step, "out")
 
 
-def _with_role(step: Launch, role: str) -> list[Memory]:
+def _with_role(step: LoweredLaunch, role: str) -> list[Memory]:
     if not isinstance(step.kernel, Kernel):  # a vendor's function does not say
         return [tensor.memory for tensor in step.buffers]
     return [t.memory for buffer, t in zip(step.kernel.buffers, step.buffers) if buffer.role in (role, "inout")]

@@ -45,7 +45,7 @@ def parse_input(text: str) -> torch.Tensor:
     name = found["dtype"] or "float32" if found else ""
     dtype = getattr(torch, name, None)
     if not text.strip() or not isinstance(dtype, torch.dtype) or found is None:
-        problem = f"{name!r} is no type of torch" if found and text.strip() else "it is no shape"
+        problem = f"{name!r} is not a type of torch" if found and text.strip() else "it is not a shape"
         raise NoModel(f"--input {text!r}: {problem}; write 4x16:float32, or :float32 for a number")
     shape = [int(size) for size in (found["shape"] or "").split("x") if size]
     if dtype.is_floating_point or dtype.is_complex:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from bringup import _C
+from bringup.compile.kernels import FilledLaunch
 from bringup.graph.binding import Binding, GraphRun
 from bringup.graph.compile.compiled import CompiledGraph
 from bringup.graph.lowered import CONSTANTS
 from bringup.graph.program import EagerCall
-from bringup.graph.structure import FilledLaunch
 
 #: A plan repeats its launch until it takes about this long: what it costs to start a plan is a few microseconds.
 _SECONDS = 2e-4
@@ -48,9 +48,9 @@ def step_seconds(graph: CompiledGraph, arguments: Sequence[Any]) -> list[float |
 
 
 def _launch_seconds(run: GraphRun, binding: Binding, launch: FilledLaunch, index: int) -> float:
-    once = _shortest(lambda: run.segment(binding.segment([(launch, ())], pure=False)), index, runs=2)
+    once = _shortest(lambda: run.segment(binding.segment([launch], pure=False)), index, runs=2)
     count = max(1, min(_MOST_LAUNCHES, round(_SECONDS / once)))
-    segment = binding.segment([(launch, ())] * count, pure=False)
+    segment = binding.segment([launch] * count, pure=False)
     return _shortest(lambda: run.segment(segment), index) / count
 
 

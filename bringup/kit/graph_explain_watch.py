@@ -121,7 +121,7 @@ def _run(model: Model, function: Callable[..., Any], train: bool) -> None:
 
 @contextmanager
 def _kernels_counted(say: Say) -> Iterator[None]:
-    """Tells of every kernel on its way to the device."""
+    """Reports every kernel on its way to the device."""
     load_all = KernelCompiler.load_all
     count = 0
 

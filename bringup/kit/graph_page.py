@@ -125,7 +125,7 @@ def _ordinary(story: GraphStory, name: str) -> str:
     if not story.ordinary:
         return ""
     rows = [(", ".join(step.nodes), step.name, step.reason, step.time) for step in story.ordinary]
-    table = _table(("node", "op", "why it is no kernel", "time"), rows, numbers=("time",))
+    table = _table(("node", "op", "why it is not a kernel", "time"), rows, numbers=("time",))
     return f'<h3 id="{name}-ops">No kernels</h3>{table}'
 
 

@@ -74,7 +74,7 @@ def rows_belong_to_ops(device: torch.device) -> None:
     for row in rows:
         arguments = row["args"]
         expect(arguments.get("External id") in ops, f"{row['name']} belongs to no op: {row}")
-        expect(arguments["correlation"] in asked, f"nobody asked for {row['name']}: {row}")
+        expect(arguments["correlation"] in asked, f"nothing asked for {row['name']}: {row}")
         expect(arguments["correlation"] in arrows, f"{row['name']} has no arrow: {row}")
 
 

@@ -50,7 +50,7 @@ class Link:
             rate = float(found[1]) * _UNITS[found[2].lower()] / (8 if found[3] == "b" else 1)
             latency = float(found[4]) * _TIMES[found[5]]
         except ValueError:
-            raise ValueError(f"{text!r} is no link: write its bandwidth and latency, such as 25GB/s,2us") from None
+            raise ValueError(f"{text!r} is not a link: write its bandwidth and latency, such as 25GB/s,2us") from None
         if rate <= 0:
             raise ValueError(f"{text!r}: a link without bandwidth carries nothing")
         return cls(rate, latency)

@@ -68,7 +68,7 @@ class Meter:
 
     def __init__(self, model: Model, optimizer: str) -> None:
         if not isinstance(model.function, nn.Module):
-            raise NoModel(f"{model.name} is no module: there are no parameters to share out")
+            raise NoModel(f"{model.name} is not a module: there are no parameters to share out")
         self.model, self.module = model, model.function
         self.parameters = {name: one for name, one in self.module.named_parameters() if one.requires_grad}
         if not self.parameters:

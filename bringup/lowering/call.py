@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from bringup.compile.failure import NoKernel as NoKernel
-from bringup.compile.kernels import ForeignKernel
+from bringup.compile.kernels import Launch as Launch
 from bringup.driver import PlacementKind
 from bringup.ir.dtypes import DType
 from bringup.ir.expr import Param
-from bringup.ir.kernel import Kernel
 from bringup.lowering.scalar_types import number_type
 from bringup.lowering.symbolic import IntLike, Trace, product
 
@@ -142,15 +141,9 @@ class NumberParam(Param):
         return self.number.equals(number)
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A kernel and what it gets: memory for buffers, formulas for sizes, numbers for params
-    ("seed" and "offset" are those of the call, an int is a constant)."""
-
-    kernel: Kernel | ForeignKernel
-    buffers: tuple[Tensor, ...]
-    sizes: tuple[IntLike, ...]
-    params: tuple[Number | str | int, ...]
+#: What a param of a launch is: "seed" and "offset" are those of the call, an int is the bits of a constant.
+GivenNumber: TypeAlias = Number | str | int
+LoweredLaunch: TypeAlias = Launch[Tensor, IntLike, GivenNumber]
 
 
 @dataclass
@@ -160,7 +153,7 @@ class Call:
     op: str
     trace: Trace
     outs: tuple[Tensor, ...] = ()
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[LoweredLaunch] = field(default_factory=list)
     temporaries: list[Tensor] = field(default_factory=list)
     #: True while every launch reads an element only at the place where it writes one.
     pointwise: bool = False

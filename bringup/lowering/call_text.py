@@ -73,7 +73,7 @@ def _comparison(relation: str, index: Index) -> str:
 
 
 def tell(record: CallRecord) -> None:
-    """Tells of a call that the signature cache did not know; the resolver calls it."""
+    """Reports a call that the signature cache did not know; the resolver calls it."""
     name = signature_text(record)
     if record.refusal:
         debug.say(1, f"no kernel for {name}: {record.refusal}")

@@ -53,7 +53,7 @@ def evaluated(formula: Callable[..., Any], operands: Sequence[Any], compute: tor
             return value_of(expr.a) * value_of(expr.b) + value_of(expr.c)
         if isinstance(expr, Where):
             return torch.where(value_of(expr.condition), value_of(expr.yes), value_of(expr.no))
-        assert isinstance(expr, (Unary, Binary)), f"{expr} is no part of a pointwise formula"
+        assert isinstance(expr, (Unary, Binary)), f"{expr} is not a part of a pointwise formula"
         call: Callable[..., Tensor] = _NAMES.get(expr.op) or getattr(torch, expr.op)
         return call(value_of(expr.x)) if isinstance(expr, Unary) else call(value_of(expr.a), value_of(expr.b))
 

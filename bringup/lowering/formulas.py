@@ -164,7 +164,7 @@ def log_sigmoid(x: Expr) -> Expr:
 
 
 def clamped(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
-    """min(max(x, low), high); None is no bound, a NaN stays.
+    """min(max(x, low), high); None is not a bound, a NaN stays.
 
     >>> from bringup.ir.dtypes import float32
     >>> clamped(const(1.0, float32), None, None)
@@ -189,7 +189,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def scaled(factor: Expr, x: Expr) -> Expr:
-    """factor × x, where the number 1 is no multiplication.
+    """factor × x, where the number 1 is not a multiplication.
 
     >>> from bringup.ir.dtypes import float32
     >>> scaled(const(2.0, float32), const(1.0, float32)).dtype

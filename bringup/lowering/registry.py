@@ -102,7 +102,7 @@ OUTPUTS: Mapping[str, Outputs] = Defined("lowering", "outputs")
 #: not look at their numbers.
 REPEATED: dict[Lowering, tuple[int, ...]] = {}
 
-#: Told of overloads whose lowering is defined after the first device was opened, whose kernels are registered then.
+#: Called with overloads whose lowering is defined after the first device was opened, whose kernels are registered then.
 LATE: list[Callable[[Sequence[str]], None]] = []
 
 #: Keeps alive what was registered with PyTorch.

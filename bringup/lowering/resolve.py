@@ -12,22 +12,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from bringup.compile.failure import NotCompiled
 from bringup.compile.index_code import code_of
-from bringup.compile.kernels import ForeignKernel, KernelRecord
+from bringup.compile.kernels import FilledLaunch, ForeignKernel, KernelRecord
 from bringup.compile.loader import Compiled, Loader
 from bringup.driver import PlacementKind
-from bringup.ir.dtypes import NoSuchNumber
+from bringup.ir.dtypes import DType, NoSuchNumber
 from bringup.ir.index import Index
 from bringup.ir.kernel import Kernel
 from bringup.ir.verify_error import VerifyError
-from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering import launch_code as codes
+from bringup.lowering.call import Call, GivenNumber, NoKernel, Number, Tensor, dense_strides
+from bringup.lowering.launch_code import immediate, launch_code, scalar
 from bringup.lowering.observation import CallRecord
 from bringup.lowering.output_layout import check_in_place
 from bringup.lowering.registry import OUTPUTS, REPEATED, Lowering
-from bringup.lowering.scalar_types import BY_CODE, CODE_OF, OTHERS
+from bringup.lowering.scalar_types import BY_CODE, OTHERS
 from bringup.lowering.spreading import with_spread
 from bringup.lowering.symbolic import Trace, guard_code, index_of
 
@@ -173,36 +175,12 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Structure:
-    """A lowered call whose numbers are still open; ``holds`` are its guards, ``fill`` makes a plan's parts."""
+    """A lowered call for any numbers; ``holds`` are its guards, ``fill`` makes a plan's parts."""
 
     call: Call
     holds: Callable[[Sequence[int], Sequence[Any]], bool]
-    fill: Callable[[Sequence[int]], tuple[list[Any], list[int]]]
+    fill: Callable[[Sequence[int]], tuple[list[FilledLaunch], list[int]]]
     compiled: Sequence[Compiled] = ()
-
-
-_FLAG_POINTWISE, _FLAG_REFUSED, _FLAG_APART = 1, 8, 16
-_RELATIONS = ("eq", "ne", "lt", "ge", "gt", "le")  # as the core numbers them
-#: Kinds of a launch's arguments, and the flag of a plan that draws random numbers, as bringup/_C.pyi numbers them.
-IMMEDIATE, TENSOR, OUTPUT, TEMPORARY, SCALAR, SEED, OFFSET = range(7)
-RANDOM = 2
-_WRAP = 256  # added to the type of a number that wraps around (_C.pyi)
-_MEMORY = {"tensor": TENSOR, "output": OUTPUT, "temporary": TEMPORARY}
-
-
-def measure_code(
-    kernel: Kernel | ForeignKernel,
-    loaded: Compiled,
-    sizes: Sequence[str],
-    code: Callable[[Index], str],
-    space: dict[str, Any],
-) -> str:
-    """Python source of the work units, flops and bytes of a launch; what it calls is put in ``space``."""
-    if isinstance(kernel, ForeignKernel):
-        return ", ".join(map(code, (kernel.units, kernel.flops, kernel.bytes)))
-    name = f"measure{len(space)}"
-    space[name] = loaded.measure
-    return f"*{name}({', '.join(sizes)})"
 
 
 def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
@@ -213,25 +191,21 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
     def code(index: Index) -> str:
         return code_of(index, places)
 
+    def number(given: GivenNumber, dtype: DType) -> str:
+        if isinstance(given, Number):
+            return scalar(given.slot, dtype, given.wraps)
+        return immediate(str(given)) if isinstance(given, int) else f"({codes.SOURCE[given]}, 0, 0)"
+
     launches = []
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = {"FilledLaunch": FilledLaunch}
     for launch, loaded in zip(call.launches, compiled):
-        arguments = []
+        addresses = []
         for tensor in launch.buffers:
             where, slot = tensor.memory
-            offset = code(index_of(tensor.offset) * tensor.dtype.size)
-            arguments.append(f"({_MEMORY[where]}, {slot}, {offset})")
-        sizes = [code(index_of(number)) for number in launch.sizes]
-        arguments += [f"({IMMEDIATE}, {size}, 0)" for size in sizes]
-        for param, given in zip(launch.kernel.params, launch.params):
-            if isinstance(given, Number):
-                arguments.append(f"({SCALAR}, {given.slot}, {CODE_OF[param.dtype] + _WRAP * given.wraps})")
-            elif isinstance(given, int):
-                arguments.append(f"({IMMEDIATE}, {given}, 0)")
-            else:
-                arguments.append(f"({SEED if given == 'seed' else OFFSET}, 0, 0)")
-        measured = measure_code(launch.kernel, loaded, sizes, code, space)
-        launches.append(f"({loaded.handle}, {measured}, [{', '.join(arguments)}])")
+            addresses.append(f"({codes.SOURCE[where]}, {slot}, {code(index_of(tensor.offset) * tensor.dtype.size)})")
+        sizes = [code(index_of(size)) for size in launch.sizes]
+        numbers = [number(given, param.dtype) for param, given in zip(launch.kernel.params, launch.params)]
+        launches.append(launch_code(launch, loaded, addresses, sizes, numbers, code, space))
     temporaries = [code(index_of(t.numel) * t.dtype.size) for t in call.temporaries]
     source = (
         f"def holds(v, s):\n    return {guard_code(call.trace.guards, call.trace.scalar_guards, code)}\n"
@@ -243,7 +217,7 @@ def structure_of(call: Call, compiled: Sequence[Compiled]) -> Structure:
 
 def scalar_guards(trace: Trace) -> list[tuple[int, int, bool | int | float]]:
     """The guards on scalars as the core takes them."""
-    return [(slot, _RELATIONS.index(relation), number) for slot, relation, number in trace.scalar_guards]
+    return [(slot, codes.RELATION[relation], number) for slot, relation, number in trace.scalar_guards]
 
 
 @contextlib.contextmanager
@@ -279,7 +253,7 @@ class KernelCompiler:
         self._lock = threading.Lock()
         #: In-place forms, with what says how their functional form's result looks.
         self.in_place: dict[str, Callable[..., Sequence[Any]]] = {}
-        #: Told of every call that comes here, when its plan is made.
+        #: Called with every call that comes here, when its plan is made.
         self.observers: list[Callable[[CallRecord], None]] = []
 
     def add(self, lowerings: Mapping[str, tuple[Lowering, int]]) -> None:
@@ -305,7 +279,7 @@ class KernelCompiler:
             if outputs is None and op in OUTPUTS:
                 outputs = made = OUTPUTS[op](*arguments[:count])
         except NoKernel as reason:
-            return self._make_plan([], [], [], _FLAG_REFUSED, None, str(reason))
+            return self._make_plan([], [], [], codes.REFUSED, None, str(reason))
         flat = flatten(without_repeated(arguments, REPEATED.get(definition, ())), outputs)
         key = (op, device, flat.key)
         for structure in self._structures.get(key, ()):
@@ -338,7 +312,7 @@ class KernelCompiler:
                 said = str(reason).removeprefix(f"{op}: ")
                 if self.observers:
                     self._tell(CallRecord(op, device, arguments, outputs, trace, seconds, refusal=said))
-                return self._make_plan([], [], scalar_guards(trace), _FLAG_REFUSED, None, said)
+                return self._make_plan([], [], scalar_guards(trace), codes.REFUSED, None, said)
             start = perf_counter()
             structure = structure_of(call, loaded)
             with self._lock:
@@ -355,18 +329,18 @@ class KernelCompiler:
 
     def _plan(self, structure: Structure, flat: Flat, made: Sequence[Any] | None, device: int) -> Any:
         launches, temporaries = structure.fill(flat.numbers)
-        call = structure.call
+        call, described = structure.call, cast("list[tuple[Any, ...]]", launches)
         if self.partitions(device) > 1:
-            launches = [
-                with_spread(described, launch.kernel, len(launch.buffers), loaded.measure)
-                for described, launch, loaded in zip(launches, call.launches, structure.compiled)
+            described = [
+                with_spread(filled, launch, loaded)
+                for filled, launch, loaded in zip(launches, call.launches, structure.compiled)
             ]
         guards = scalar_guards(call.trace)
-        flags = _FLAG_POINTWISE * call.pointwise | RANDOM * call.random | _FLAG_APART * call.apart
+        flags = codes.POINTWISE * call.pointwise | codes.RANDOM * call.random | codes.APART * call.apart
         if made is None:
-            return self._make_plan(launches, temporaries, guards, flags)
+            return self._make_plan(described, temporaries, guards, flags)
         outputs = [None if output is None else output[1:] for output in made]
-        return self._make_plan(launches, temporaries, guards, flags, outputs)
+        return self._make_plan(described, temporaries, guards, flags, outputs)
 
 
 def lower(op: str, definition: Lowering, arguments: Sequence[Any], outputs: Sequence[Any] | None) -> Call:

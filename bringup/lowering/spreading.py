@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from bringup.compile.kernels import ForeignKernel
-from bringup.compile.loader import Measure
+from bringup.compile.kernels import FilledLaunch, ForeignKernel, Launch
+from bringup.compile.loader import Compiled, Measure
 from bringup.ir.expr import Expr, Load
 from bringup.ir.index import (
     AxisVar,
@@ -61,13 +61,12 @@ def opened(kernel: Kernel) -> tuple[Kernel, list[int]]:
     return replace(kernel, axes=axes, sizes=(*kernel.sizes, *sizes)), extents
 
 
-def with_spread(
-    described: tuple[Any, ...], kernel: Kernel | ForeignKernel, buffers: int, measure: Measure | None
-) -> tuple[Any, ...]:
+def with_spread(filled: FilledLaunch, launch: Launch[Any, Any, Any], loaded: Compiled) -> tuple[Any, ...]:
     """Returns a launch as ``make_plan`` takes it, with how it may be shared out where that is known."""
-    sizes = [value for _, value, _ in described[4][buffers : buffers + len(kernel.sizes)]]
-    spread = spread_of(kernel, sizes, measure)
-    return described if spread is None else (*described, spread)
+    first = len(launch.buffers)
+    sizes = [value for _, value, _ in filled.arguments[first : first + len(launch.kernel.sizes)]]
+    spread = spread_of(launch.kernel, sizes, loaded.measure)
+    return filled if spread is None else (*filled, spread)
 
 
 def _axis(kernel: Kernel, axis: Axis, known: Mapping[str, int], sizes: Sequence[int], measure: Measure) -> Any:
@@ -142,7 +141,7 @@ def _accesses(kernel: Kernel, axis: Axis, size: str) -> dict[str, list[tuple[Ind
 
 
 def _is_free(value: Expr, axis: str, size: str) -> bool:
-    """Whether a value that is no Load mentions neither the axis nor its extent."""
+    """Whether a value that is not a Load mentions neither the axis nor its extent."""
     return all(axis not in axes_inside(index) and not _mentions(index, size) for index in indices_of(value))
 
 

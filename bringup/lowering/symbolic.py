@@ -81,7 +81,7 @@ def guard_code(
     """
     parts = [f"{place(index)} {RELATIONS[relation]} 0" for relation, index in guards]
     for slot, relation, number in scalar_guards:
-        # repr of an infinity is no Python expression.
+        # repr of an infinity is not a Python expression.
         known = repr(number) if abs(number) != float("inf") else f"float({str(number)!r})"
         parts.append(f"s[{slot}] {RELATIONS[relation]} {known}")
     return " and ".join(parts) or "True"

@@ -89,7 +89,7 @@ class Program:
     def name_range(self, name: str, start: int, end: int) -> None:
         """Names code that was loaded at run time; the later of two names counts."""
         if not 0 <= start < end:
-            raise ValueError(f"'{name}' from {start:#x} to {end:#x} is no range")
+            raise ValueError(f"'{name}' from {start:#x} to {end:#x} is not a range")
         ranges = self._ranges
         first = bisect.bisect_right(ranges, start, key=lambda other: other[1])
         last = bisect.bisect_left(ranges, end, key=lambda other: other[0])

@@ -142,7 +142,7 @@ def _make_room(path: str) -> None:
 
 
 def _file(path: str) -> tuple[int, int] | None:
-    """Which file is under a path; None if there is none."""
+    """Returns which file is under a path; None without one."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def _connect(path: str, timeout: float) -> socket.socket:
             # The peer may be starting: its socket is not there yet, or not listening yet.
             waiting = isinstance(error, (FileNotFoundError, ConnectionRefusedError))
             if not waiting or time.monotonic() >= end:
-                reason = f"nobody listens there after {timeout:g} s" if waiting else error.strerror or str(error)
+                reason = f"nothing listens there after {timeout:g} s" if waiting else error.strerror or str(error)
                 raise DeviceError(f"remote device {path}: {reason}; start the peer first") from None
         time.sleep(0.01)
 

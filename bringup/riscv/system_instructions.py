@@ -22,7 +22,7 @@ def system_instructions(address: int, data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def csr_number(word: int) -> int | None:
-    """The CSR that an instruction accesses, None if it is no CSR instruction."""
+    """The CSR that an instruction accesses, None if it is not a CSR instruction."""
     return word >> 20 if word & 0x7F == 0x73 and word >> 12 & 3 else None
 
 

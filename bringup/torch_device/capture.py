@@ -40,7 +40,7 @@ class Graph(_Graph):
     """
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str | None = None) -> None:
-        """Captures the current stream from here on; what is left out is as the constructor was told."""
+        """Captures the current stream from here on; what is left out is as given to the constructor."""
         _begin(self, pool, capture_error_mode)
 
 
@@ -54,7 +54,7 @@ class graph:
 
     ``pool`` shares memory with other graphs, which must then be replayed in the order of their captures. ``stream`` is
     the stream to capture, a side stream if it is left out. ``capture_error_mode`` says who may wait for the whole
-    device meanwhile: "global" (the default) nobody, "thread_local" other threads, "relaxed" everybody.
+    device meanwhile: "global" (the default) no thread, "thread_local" other threads, "relaxed" every thread.
 
     What cannot be captured raises RuntimeError and ends the capture; the graph is then empty.
     """

@@ -171,7 +171,7 @@ class fallback_policy:
 
 
 # ---- the policy ----
-#: The global policy and those of single ops; None until somebody says one.
+#: The global policy and those of single ops; None until one is set.
 _policies: tuple[str, dict[str, str]] | None = None
 #: (op, device) → where the first call came from.
 _stacks: dict[tuple[str, int], str] = {}
@@ -262,15 +262,15 @@ def _set(policy: str, ops: Mapping[str, str]) -> None:
         core.ledger_ask_again()
 
 
-_failures_told: set[str] = set()
+_failures_reported: set[str] = set()
 
 
 def kernel_failed(op: str, failure: NotCompiled) -> None:
     """Warns once per reason that an op runs without its kernel; where a fallback of the op is an error, raises it."""
     if policy_of(op) == "error":
         raise RuntimeError(f"{op}: {failure}") from failure
-    if failure.reason not in _failures_told:
-        _failures_told.add(failure.reason)
+    if failure.reason not in _failures_reported:
+        _failures_reported.add(failure.reason)
         message = f"{op} runs without a kernel (bringup.fallbacks() counts what runs on the CPU): {failure}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 

@@ -321,5 +321,5 @@ def parsed_expression(entry: Entry, key: str, text: str, names: set[str]) -> ast
                 key, f"{text!r}: there is no {node.id!r} here, only {', '.join(sorted(names))}, torch, ops"
             )
         if isinstance(node, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)):
-            raise entry.error(key, f"{text!r}: {ast.unparse(node)!r} is no formula")
+            raise entry.error(key, f"{text!r}: {ast.unparse(node)!r} is not a formula")
     return tree

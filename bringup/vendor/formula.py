@@ -143,7 +143,7 @@ def read(text: str, names: Sequence[str] | set[str]) -> Formula:
     ['n', 'x']
     """
     if not isinstance(text, str):
-        raise FormulaError(f"{text!r} is no formula: write it as text")
+        raise FormulaError(f"{text!r} is not a formula: write it as text")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -239,7 +239,7 @@ def _extreme(which: str, a: Any, b: Any) -> Any:
 
 def _attribute(value: Any, name: str, attribute: str) -> Any:
     if not hasattr(value, "shape"):
-        raise FormulaError(f"{name} is no tensor in this call: it has no {attribute}")
+        raise FormulaError(f"{name} is not a tensor in this call: it has no {attribute}")
     extent = Extent.of(value)
     if attribute == "stride":
         return extent.strides

@@ -32,7 +32,8 @@ Functions = Mapping[torch._ops.OpOverload, Mapping[str, Function]]
 def functions_of(
     drivers: Iterable[in_use.ActiveDriver], tables: Mapping[str, Mapping[str, Function]] | None = None
 ) -> Functions:
-    """The functions of all drivers by op, for ``register``; raises for a name that is no op and what is not callable.
+    """Returns the functions of all drivers by op, for ``register``; raises where a name is not an op, or a value not
+    callable.
 
     ``tables``: by the name of a driver, the functions of its op table, which stand behind those of ``Driver.ops``.
 
@@ -108,8 +109,8 @@ class _Call:
         kind = in_use.device_type()
         tensors = list(_tensors([self.positional, self.keywords]))
         devices = {tensor.device for tensor in tensors if tensor.device.type == kind}
-        strangers = [t.device for t in tensors if t.device not in devices and (t.device.type != "cpu" or t.dim() > 0)]
-        if len(devices) != 1 or strangers:
+        foreign = [t.device for t in tensors if t.device not in devices and (t.device.type != "cpu" or t.dim() > 0)]
+        if len(devices) != 1 or foreign:
             names = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(f"{op._name}: all tensors must be on one device, found {names}")
         self.device = devices.pop()

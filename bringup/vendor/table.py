@@ -167,7 +167,7 @@ def _dtypes(entry: Entry, given: dict[str, Any]) -> dict[str, str]:
     for dtype in [*listed, *given.get("argument_dtypes", {}).values()]:
         if dtype not in DTYPES:
             key = "calls" if "calls" in given else "dtypes" if dtype in listed else "argument_dtypes"
-            raise entry.error(key, f"{dtype!r} is no dtype; there are {', '.join(DTYPES)}")
+            raise entry.error(key, f"{dtype!r} is not a dtype; there are {', '.join(DTYPES)}")
     return {dtype: str(listed[dtype]) if isinstance(listed, dict) else dtype for dtype in listed}
 
 

@@ -71,7 +71,7 @@ def main(vector: int, steps: int, count: int) -> None:
             right += int(scores.argmax() == said)
             float_right += int(model(one[None]).argmax() == said)
     print(backend.report())
-    print(f"{right} of {count} words told right by the int8 guest, {float_right} by the float model")
+    print(f"{right} of {count} words recognised by the int8 guest, {float_right} by the float model")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main(vector: int, steps: int, out: str) -> None:
         expected = model(points)
     torch.testing.assert_close(on_guest, expected)
     right = (on_guest.argmax(1) == arm).float().mean()
-    print(f"{right:.0%} of {len(points)} points are told right by the guest")
+    print(f"{right:.0%} of {len(points)} points are classified right by the guest")
     print(backend.report())
     if out:
         bringup.export(model, (points[:1],), target="riscv", out=out, vector=vector, name="spirals")

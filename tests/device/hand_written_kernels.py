@@ -44,9 +44,11 @@ KERNEL(gather) {
 KERNEL(draw) { ((int64_t *)a[0])[0] = a[1]; ((int64_t *)a[0])[1] = a[2]; }
 KERNEL(fill) { for (int64_t i = begin; i < end; ++i) ((int8_t *)a[0])[i] = (int8_t)a[1]; }
 """
-IMMEDIATE, TENSOR, OUTPUT, TEMPORARY, SCALAR, SEED, OFFSET = range(7)
-POINTWISE, RANDOM, REFUSED = 1, 2, 8
-EQ, NE, LT, GE, GT, LE = range(6)
+IMMEDIATE, TENSOR, OUTPUT, TEMPORARY, SCALAR, SEED, OFFSET = (
+    core.SOURCES.index(kind) for kind in ("immediate", "tensor", "output", "temporary", "number", "seed", "offset")
+)
+POINTWISE, RANDOM, REFUSED, _ = core.PLAN_FLAGS
+EQ, NE, LT, GE, GT, LE = (core.RELATIONS.index(name) for name in ("eq", "ne", "lt", "ge", "gt", "le"))
 FLOAT, INT8 = 6, 1
 
 REGISTERED = {

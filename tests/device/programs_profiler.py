@@ -95,7 +95,7 @@ for event in ranges:
 waits = [event for event in of(events, "gpu_user_annotation") if event["name"] == "wait"]
 assert [event["tid"] for event in waits] == [side.stream_id] and waits[0]["dur"] > 1000, waits
 assert [event["name"] for event in of(events, "privateuse1_runtime")].count("synchronize") >= 2
-# Waiting is no work: it counts in no sum.
+# Waiting is not work: it counts in no sum.
 total = sum(event.self_device_time_total for event in prof.key_averages() if not event.is_user_annotation)
 assert total < 0.9 * sum(event["dur"] for event in (*waits, *of(events, "kernel"))), total
 """

@@ -329,7 +329,7 @@ def fallbacks_are_counted(device: str) -> dict[str, int]:
     assert "fallbacks_are_counted" in sort.stack, sort.stack
     assert "aten::sort" in str(table)
     for op in ("aten::copy_", "aten::empty.memory_format", "aten::view"):
-        assert all(row.op != op for row in table), f"{op} is no fallback"
+        assert all(row.op != op for row in table), f"{op} is not a fallback"
     return {"sort": sort.bytes, "mul_": next(row for row in table if row.op.startswith("aten::mul")).bytes}
 
 
@@ -340,8 +340,8 @@ def fallbacks_can_be_refused(device: str) -> None:
         for use, op in ((torch.sort, "aten::sort"), (lambda t: t.mul_(2), "aten::mul"), (torch.exp, "aten::exp")):
             with refused(NotImplementedError, op, str(torch.device(device))):
                 use(x)
-        identical(x.clone(), numbers(4), "copies are no fallback")
-        identical(x.view(2, 2).t(), numbers(4).view(2, 2).t(), "views are no fallback")
+        identical(x.clone(), numbers(4), "copies are not fallbacks")
+        identical(x.view(2, 2).t(), numbers(4).view(2, 2).t(), "views are not fallbacks")
         assert x[1].item() == numbers(4)[1].item()
     with bringup.fallback_policy(ops={"aten::sort": "error"}):
         identical(x.exp(), numbers(4).exp())

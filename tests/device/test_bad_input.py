@@ -175,7 +175,7 @@ assert torch.accelerator.get_device_capability("chip")["supported_dtypes"] == {t
 
 
 def test_storages_of_a_chip_with_few_dtypes(run_chip: Run) -> None:
-    """torch moves and copies storages as uint8; that is no tensor of the user's."""
+    """torch moves and copies storages as uint8; that is not a tensor of the user's."""
     run_chip(
         """
 import copy, io, pickle

@@ -42,7 +42,7 @@ def test_the_cost_grows_with_the_number_of_tensors(kind: str, device: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_overlaps_among_many_are_found(kind: str, device: str) -> None:
     weights, gradients = tensors(100, kind, device)
-    gradients[50] = weights[50]  # the same memory: element by element, that is no harm
+    gradients[50] = weights[50]  # the same memory: element by element, that does no harm
     torch._foreach_add_(weights, gradients)
     assert all(weight.cpu().tolist() == [2.0, 2.0] for weight in weights)
     line = torch.zeros(3, device=device)

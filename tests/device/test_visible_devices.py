@@ -1,4 +1,4 @@
-"""``SIM_VISIBLE_DEVICES``: which of a driver's devices a process has, in which order; what is no list of them."""
+"""``SIM_VISIBLE_DEVICES``: which of a driver's devices a process has, in which order; what is not a list of them."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_numbers_near_a_bound(name: str) -> None:
 
 
 def test_right_numbers_are_one_signature() -> None:
-    """Checked numbers are no part of the key: 100 of them make one entry, and each counts as a hit."""
+    """Checked numbers are not part of the key: 100 of them make one entry, and each counts as a hit."""
     x = torch.linspace(-1, 1, 11, device="sim")
     F.softshrink(x, 0.25)
     before = core.kernel_cache_info()

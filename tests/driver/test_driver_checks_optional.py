@@ -147,7 +147,7 @@ def test_a_good_driver_passes(name: str) -> None:
         (UnregistersAnything, "host_register", "not registered"),
         (UnlistedFlags, "host_flags", "lists MAPPED"),
         (EarlyImport, "event_export", "before its original"),
-        (AnyHandle, "event_export", "no handle"),
+        (AnyHandle, "event_export", "not a handle"),
         (RunsWhileCaptured, "graph", "while it was made"),
         (RunsOnce, "graph", "bytes differ"),
         (EndlessTrace, "trace", "more and more"),

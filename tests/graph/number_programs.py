@@ -42,7 +42,7 @@ def inputs(dtype: str) -> dict[str, torch.Tensor]:
 
 
 def expressions(dtype: str, numbers: Sequence[str], forms: Sequence[str], kernels: bool = False) -> list[str]:
-    """Those that PyTorch's CPU runs for a dtype; with ``kernels`` only what is no ordinary op, as bool to the power of
+    """Those that PyTorch's CPU runs for a dtype; with ``kernels`` without ordinary ops, as bool to the power of
     bool is, and what reads no tensor's value, as filling with a 0-dim tensor does."""
     if kernels and dtype == "bool":
         forms = [form for form in forms if "**" not in form and "clamp(" not in form]

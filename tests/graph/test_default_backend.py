@@ -92,7 +92,7 @@ def test_import_torch_does_not_import_dynamo(run_python: Any) -> None:
     before = list(sys.meta_path)
     assert torch.sim.is_available() and "torch._dynamo" not in sys.modules
     import importlib.util
-    assert importlib.util.find_spec("torch._dynamo") is not None  # a look is no import
+    assert importlib.util.find_spec("torch._dynamo") is not None  # a look is not an import
     import torch._dynamo
     assert len(before) == len(sys.meta_path) + 1, "the finder goes when it has found"
     from torch._dynamo.device_interface import get_interface_for_device

@@ -349,9 +349,9 @@ def test_spreading_keeps_order_and_distance(wanted: list[tuple[float, float]]) -
         ("explained.py:five", (), r"must return \(callable, arguments\), not int"),
         ("explained.py:", (), "say what to explain"),
         ("broken.py:f", (), "cannot be imported: SyntaxError"),
-        ("explained.py:chain", ("4y4",), "it is no shape"),
-        ("explained.py:chain", ("4:floaty",), "'floaty' is no type of torch"),
-        ("explained.py:chain", ("",), "it is no shape"),
+        ("explained.py:chain", ("4y4",), "it is not a shape"),
+        ("explained.py:chain", ("4:floaty",), "'floaty' is not a type of torch"),
+        ("explained.py:chain", ("",), "it is not a shape"),
         ("explained.py:pair", ("4x32",), "brings its own arguments"),
     ],
 )

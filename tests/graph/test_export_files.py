@@ -153,7 +153,7 @@ def test_foreign_files_are_refused_and_not_run(tmp_path: Path) -> None:
 def test_what_a_foreign_file_is_is_said(tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     torch.save(torch.ones(3), file)
-    with pytest.raises(bringup.ArtifactError, match=r"no model that bringup.export wrote but a zip file"):
+    with pytest.raises(bringup.ArtifactError, match=r"not a model that bringup.export wrote but a zip file"):
         bringup.load(file)
 
 
@@ -251,7 +251,7 @@ def shows_more_than_there_is(manifest: Manifest) -> None:
             result[3] = [1 << 30 for _ in result[3]]
 
 
-@refused(r"is no size")
+@refused(r"is not a size")
 def names_code_as_a_size(manifest: Manifest) -> None:
     manifest["variants"][0]["temporaries"][0] = "__import__('os').abort()"
 
@@ -356,7 +356,7 @@ def a_kernel_whose_name_has_a_line_end(manifest: Manifest) -> None:
     manifest["kernels"][0] = f"{name}\n{dot}{rest}"
 
 
-@refused(r"no state")
+@refused(r"not state")
 def changes_what_is_no_state(manifest: Manifest) -> None:
     manifest["updates"] = [[0, 0]]
 
@@ -392,7 +392,7 @@ def test_a_bool_that_is_none_is_refused(path: Path) -> None:
     blobs[number] = b"\x02" + blobs[number][1:]
     file = path.with_name("bool.bup")
     write_artifact(file, manifest, blobs)
-    with pytest.raises(bringup.ArtifactError, match="no bool"):
+    with pytest.raises(bringup.ArtifactError, match="not bool"):
         bringup.load(file)
 
 

@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 
 def take_from_attention(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A block of 16 keys falls into parts of 4, of which a guard keeps the first: the others are no memory."""
+    """A block of 16 keys falls into parts of 4, of which a guard keeps the first: the others are not memory."""
     kept = x.clone().split(2, 0)[-1].sinc()
     seen = F.scaled_dot_product_attention(kept[None], kept[None], kept[None])
     return kept * 2, torch.take(seen, places)

@@ -71,7 +71,7 @@ def test_the_arena_follows_the_sizes(case: str, training: bool, device: str, bac
         if training:
             loss.backward()
     assert graphs() == 1
-    # What a forward graph keeps for its backward graph is no part of its arena: in training the second one counts.
+    # What a forward graph keeps for its backward graph is not a part of its arena: in training the second one counts.
     assert len(compiler.graphs) == 1 + training
     bindings = list(compiler.graphs[-1].bindings.values())
     arenas = [binding.memory.arena for binding in bindings]

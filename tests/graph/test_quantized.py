@@ -290,7 +290,7 @@ def test_quantize_and_dequantize(dtype: torch.dtype, source: torch.dtype, device
     x = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).mul(40).to(source)
     x[0, :4] = torch.tensor([0.5, -0.5, 1.5, 1e9])
     info = torch.iinfo(dtype)
-    high = min(info.max, 2**30)  # 2^31 - 1 is no float32: PyTorch's own result is undefined there
+    high = min(info.max, 2**30)  # 2^31 - 1 is not a float32: PyTorch's own result is undefined there
     scales, zeros = torch.rand(50, generator=torch.Generator().manual_seed(1)) + 0.1, torch.arange(50) % 7
 
     def there_and_back(x: Tensor, scales: Tensor, zeros: Tensor) -> tuple[Tensor, ...]:

@@ -52,7 +52,7 @@ def test_a_batch_of_1_to_64(gradients: bool, compiled: Compile, numbers: Any, de
 
 
 def test_grouped_convolutions_of_any_batch(compiled: Compile, numbers: Any, device: str) -> None:
-    """Two channels in each group: they are no depthwise ones, although their number is known and the batch is not."""
+    """Two channels in each group: they are not depthwise ones, although their number is known and the batch is not."""
     layer = torch.nn.Conv2d(4, 6, 3, groups=2, padding=1).to(device)
     run = compiled(layer, dynamic=True)
     for batch in (2, 3, 7):

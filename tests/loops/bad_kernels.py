@@ -68,7 +68,7 @@ _BODIES = [
     ("type", "an fma of integers", "store z[i] = float32(fma(k[i], k[i], k[i]))"),
     ("type", "asindex of a float", "store z[i] = x[i, asindex(p, m, check)]"),
     ("type", "philox with an int64 seed", "store z[i] = float32(philox32(k[i], uint64(0), uint64(0)))"),
-    ("type", "a guard that is no bool", "store z[i] = p if p"),
+    ("type", "a guard that is not a bool", "store z[i] = p if p"),
     ("type", "other of another type", "store z[i] = (x[i, 0] if (p < p) else int64(0))"),
     ("type", "contract of two types", "contract c over j < m lanes 1 = x[i, j] by k[i] store z[i] = c"),
     ("type", "contract with a wrong init", "contract c over j < m lanes 1 = x[i, j] by p from k[i] store z[i] = c"),
@@ -78,7 +78,7 @@ _BODIES = [
         "reduce (t) over j < m lanes 1 { init (float64(0.0)) "
         "value (x[i, j]) combine (a), (b) -> ((a + b)) } store z[i] = p",
     ),
-    ("type", "a count that is no int64", "loop j < m until p carry (c) from (p) { next (c) } store z[i] = c"),
+    ("type", "a count that is not an int64", "loop j < m until p carry (c) from (p) { next (c) } store z[i] = c"),
     ("count", "a parallel loop that ends early", "loop j < m parallel until k[i] { store y[i, j] = p }"),
     ("scope", "a count of the loop's own axis", "loop j < m until index(j) { store y[i, j] = p }"),
     ("type", "an update of another type", "loop j < m carry (c) from (p) { next (float64(c)) } store z[i] = c"),
@@ -108,7 +108,7 @@ _BODIES = [
         "reduce (t) over j < m lanes 32 { init (p) value (p) "
         "combine (a), (b) -> ((a + float32(index(j)))) } store z[i] = t",
     ),
-    ("lanes", "lanes that are no power of two", _SUM.replace("lanes 32", "lanes 12") + " store z[i] = t"),
+    ("lanes", "lanes that are not a power of two", _SUM.replace("lanes 32", "lanes 12") + " store z[i] = t"),
     ("lanes", "no lanes", _SUM.replace("lanes 32", "lanes 0") + " store z[i] = t"),
     ("conflict", "all steps store to one element", "loop j < m parallel { store z[i] = x[i, j] }"),
     ("conflict", "grid points share an element", "store z[0] = x[i, 0]"),

@@ -175,11 +175,11 @@ def run_program(program: StaticProgram, inputs: Sequence[Array]) -> Run:
         verify(step.kernel)
         before: dict[str, Array] = {}
         views: dict[str, Array] = {}
-        for buffer, place in zip(step.kernel.buffers, step.places):
+        for buffer, place in zip(step.kernel.buffers, step.buffers):
             memory = memories[place.memory][place.offset * buffer.dtype.size :].view(buffer.dtype.storage)
             before[buffer.name] = memory.copy()
             views[buffer.name] = view(buffer, memory)
-        fixed = [b.name for b, place in zip(step.kernel.buffers, step.places) if place.kind == "constant"]
+        fixed = [b.name for b, place in zip(step.kernel.buffers, step.buffers) if place.kind == "constant"]
         trials.append(Trial(step.kernel, before, constants=frozenset(fixed), ulp=_permitted(step.kernel)))
         run(step.kernel, views)
     outputs = [memories["output", n].view(t.dtype.storage) for n, t in enumerate(program.outputs)]
@@ -295,7 +295,7 @@ def program_of(trials: Sequence[Trial], target: RiscvTarget, vectors: bool) -> P
             block += array.tobytes() + b"\xff" * _GAP
             used.append(Place("temporary", 0, offset))
         places.append(own)
-        steps.append(Step(f"trial{at}", trial.kernel, tuple(used)))
+        steps.append(Step(trial.kernel, tuple(used), name=f"trial{at}"))
     program = StaticProgram((), (), tuple(constants), (len(block),), tuple(steps))
     return Program(trials, render_steps(program, replace(target, assembly=vectors)), tuple(places), bytes(block))
 

@@ -86,7 +86,7 @@ def test_ranges_named_at_run_time():
     assert [program.function_at(twice.address + i) for i in (0, 2, 4)] == ["twice", "middle", "twice"]
     starts = [start for start, _, _ in program.functions]
     assert starts == sorted(starts)
-    with pytest.raises(ValueError, match="is no range"):
+    with pytest.raises(ValueError, match="is not a range"):
         program.name_range("empty", 8, 8)
 
 

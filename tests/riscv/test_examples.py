@@ -14,7 +14,7 @@ Run = Callable[..., str]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "riscv"
 #: Example → its arguments, and words that it prints.
 RUNS = {
-    "mlp": ("--vector 256 --steps 150", ["points are told right", "layer_2_addmm_relu"]),
+    "mlp": ("--vector 256 --steps 150", ["points are classified right", "layer_2_addmm_relu"]),
     "matmul": ("", ["bias and relu", "VLEN 512"]),
     "attention": ("--vector 0 --tokens 6", ["safe_softmax"]),
     "mobilenet": ("--side 16", ["mobilenet on interpreter"]),

@@ -13,7 +13,7 @@ from torch import nn
 
 import bringup
 from bringup.graph.bare_metal.build import model_of
-from bringup.graph.bare_metal.guest import Guest
+from bringup.graph.bare_metal.guest import RunningModel
 from bringup.graph.bare_metal.options import BareMetal
 from bringup.graph.export.bare_metal import array_of
 from bringup.graph.export.trace import ExportError
@@ -163,7 +163,7 @@ def test_ordinary_models_run_exported(names: Sequence[str]) -> None:
     inputs = [tensor for name in names for tensor in CASES[name][1:]]
     with torch.no_grad():
         expected = [(name, leaf) for name, leaves in zip(names, model(*inputs)) for leaf in leaves]
-    guest = Guest(model_of(program_of_model(model, *inputs), BareMetal()), BareMetal())
+    guest = RunningModel(model_of(program_of_model(model, *inputs), BareMetal()), BareMetal())
     found = guest([array_of(tensor) for tensor in inputs]).outputs
     assert len(found) == len(expected)
     for (name, theirs), ours in zip(expected, found):
@@ -187,7 +187,7 @@ def test_ordinary_models_run_compiled(name: str) -> None:
 
 def test_an_assertion_is_checked_in_the_guest_and_says_what_is_wrong() -> None:
     model = Calls(lambda i: F.one_hot(i, 5))
-    guest = Guest(model_of(program_of_model(model, I([1, 2])), BareMetal()), BareMetal())
+    guest = RunningModel(model_of(program_of_model(model, I([1, 2])), BareMetal()), BareMetal())
     assert guest([I([0, 4]).numpy()]).outputs[0].tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
     with pytest.raises(IndexError, match=r"assertion is false.*Class values must be smaller than num_classes"):
         guest([I([0, 5]).numpy()])
@@ -215,7 +215,7 @@ def test_a_bad_index_into_one_element_is_found(repeats: int) -> None:
     """Its position moves nothing, so that passes could lose it."""
     model = Calls(lambda x, y, i: (x.sum(0, keepdim=True).expand(repeats)[i] * 2, y.expand(repeats)[i]))
     good, bad = I([[0, 0, 0]] * 2), I([[0, 0, 0], [0, 0, 7]])
-    guest = Guest(model_of(program_of_model(model, R(3), R(1), good), BareMetal()), BareMetal())
+    guest = RunningModel(model_of(program_of_model(model, R(3), R(1), good), BareMetal()), BareMetal())
     x, y = R(3), R(1)
     found = guest([x.numpy(), y.numpy(), good.numpy()]).outputs
     torch.testing.assert_close(torch.from_numpy(found[1].copy()), y.expand(2, 3))
@@ -273,6 +273,6 @@ def test_the_way_out_of_a_fourier_transform_is_a_product() -> None:
             return torch.hypot(x @ self.parts, x @ self.others)
 
     x = R(2, 16)
-    guest = Guest(model_of(program_of_model(Spectrum(16), x), BareMetal()), BareMetal())
+    guest = RunningModel(model_of(program_of_model(Spectrum(16), x), BareMetal()), BareMetal())
     (found,) = guest([x.numpy()]).outputs
     torch.testing.assert_close(torch.from_numpy(found.copy()), torch.fft.fft(x).abs())

@@ -143,7 +143,7 @@ def test_a_peer_that_refuses(tmp_path: Path) -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"nobody: nobody listens there after 0.1 s; start the peer first"):
+    with pytest.raises(DeviceError, match=r"nobody: nothing listens there after 0.1 s; start the peer first"):
         Device.remote(tmp_path / "nobody", timeout=0.1)
     with pytest.raises(ValueError, match="at most 107 bytes"):
         Device.remote(tmp_path / ("x" * 200))

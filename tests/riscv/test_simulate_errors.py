@@ -43,11 +43,11 @@ def linear(inside: int, outside: int) -> nn.Module:
         ({"isa": "rv64gc", "vector": 128}, "vector=128 needs an isa with v, not rv64gc"),
         ({"machine": "spike"}, "machine 'spike' is none of interpreter, qemu"),
         ({"toolchain": "icc"}, "toolchain 'icc' is none of zig, clang and gcc"),
-        ({"ram": "lots"}, "'lots' is no number of bytes: write 65536, 64K, 2M or 1G"),
+        ({"ram": "lots"}, "'lots' is not a number of bytes: write 65536, 64K, 2M or 1G"),
         ({"flash": -1}, "-1 bytes are less than none"),
         ({"stack": 100}, "a stack of 112 bytes is too small"),
-        ({"seconds": -1}, "seconds=-1 is no time for a run"),
-        ({"seconds": float("nan")}, "seconds=nan is no time for a run"),
+        ({"seconds": -1}, "seconds=-1 is not a time for a run"),
+        ({"seconds": float("nan")}, "seconds=nan is not a time for a run"),
         ({"accelerator": "tpu"}, "accelerator 'tpu' reads unlike gemm@0x10320000"),
     ],
 )
@@ -86,7 +86,7 @@ def test_an_op_without_a_kernel_is_named() -> None:
 
 def test_dynamic_sizes_cannot_be_exported(tmp_path: Any) -> None:
     batch = torch.export.Dim("batch", min=2, max=8)
-    with pytest.raises(ValueError, match="fixed sizes, and batch is open"):
+    with pytest.raises(ValueError, match="fixed sizes, and batch is dynamic"):
         bringup.export(linear(8, 2), (X.repeat(3, 1),), target="riscv", out=tmp_path, dynamic_shapes=({0: batch},))
 
 

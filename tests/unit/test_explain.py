@@ -117,7 +117,7 @@ def test_a_refusal_has_its_reason(capsys, monkeypatch) -> None:
 def test_the_variable(text: str, level: int, monkeypatch, capsys) -> None:
     monkeypatch.setenv("BRINGUP_DEBUG", text)
     assert debug._from_environment() == level
-    assert ("is no number from 0 to 5" in capsys.readouterr().err) == (text in ("9", "yes"))
+    assert ("is not a number from 0 to 5" in capsys.readouterr().err) == (text in ("9", "yes"))
 
 
 # ---- explain ----

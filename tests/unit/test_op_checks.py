@@ -311,7 +311,7 @@ def test_the_second_opinion_licenses_nothing_where_truth_is_not_finite(wrong: fl
 
 
 def test_the_second_opinion_looks_at_each_element() -> None:
-    """An error that the CPU makes in one element is no licence for another."""
+    """An error that the CPU makes in one element is not a licence for another."""
     exact = torch.tensor([1000.0, 1.0, 2.0], dtype=torch.float64)
     cpu = torch.tensor([1100.0, 1.0, 2.0])
     assert is_as_exact(cpu, torch.tensor([1000.1, 1.0, 2.0]), exact)

@@ -36,7 +36,7 @@ TESTED = {
         "test_trap_16_ops_without_a_cpu_kernel_work_or_name_themselves",
     ),
     "element i of a random tensor": ("device/test_traps_random.py", "test_trap_17_the_layout_does_not_matter"),
-    "library mode is no fallback": ("device/test_traps.py", "test_trap_18_library_mode_is_no_fallback"),
+    "library mode is not a fallback": ("device/test_traps.py", "test_trap_18_library_mode_is_no_fallback"),
     "short work runs inline": ("device/test_streams.py", "test_two_streams_overlap"),
     "no lock around a driver": ("device/test_processes.py", "test_exit_is_clean"),
     "opaque addresses": ("driver/test_driver_checks.py", "test_a_broken_driver_is_caught"),

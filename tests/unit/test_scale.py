@@ -139,7 +139,7 @@ def test_a_chart_is_svg_with_its_names(tmp_path: Path) -> None:
     [
         (["--devices", "8,many"], "--devices '8,many': write numbers from 1 on"),
         (["--devices", "0"], "--devices '0'"),
-        (["--link", "fast"], "'fast' is no link: write its bandwidth and latency, such as 25GB/s,2us"),
+        (["--link", "fast"], "'fast' is not a link: write its bandwidth and latency, such as 25GB/s,2us"),
         (["--strategy", "zero"], "--strategy knows ddp, fsdp, tp, not zero"),
         (["--check", "1"], "--check 1: at least 2 processes"),
         (["--plot", "nowhere/at.svg"], "there is no folder nowhere"),

@@ -97,11 +97,7 @@ std::shared_ptr<Plan> make_plan(const py::sequence& launches, std::vector<uint64
 
 // ---- calls for Python ----
 
-py::tuple ints(c10::ArrayRef<int64_t> values) {
-  py::tuple result(values.size());
-  for (size_t i = 0; i < values.size(); ++i) result[i] = values[i];
-  return result;
-}
+py::tuple ints(c10::ArrayRef<int64_t> values) { return py::tuple(py::cast(values.vec())); }
 
 class Describer { // numbers slots as Signature does
  public:
@@ -172,10 +168,9 @@ py::object outputs_for_python(const std::vector<BoundPlan::Result>* results) {
   for (const auto& result : *results) {
     if (result.constant) outputs.append(py::none());
     for (const OutputSpec& spec : result.tensors) {
-      if (spec.slot >= 0)
-        outputs.append(py::make_tuple("arg", spec.slot));
-      else
-        outputs.append(py::make_tuple("new", static_cast<int>(spec.dtype), ints(spec.sizes), ints(spec.strides)));
+      const int dtype = static_cast<int>(spec.dtype);
+      outputs.append(spec.slot >= 0 ? py::object(py::make_tuple("arg", spec.slot))
+                                    : py::object(py::make_tuple("new", dtype, ints(spec.sizes), ints(spec.strides))));
     }
   }
   return outputs;
@@ -285,6 +280,11 @@ std::map<std::string, uint64_t> cache_info() {
 
 void bind_kernels(py::module_& module) {
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan");
+  // The codes of make_plan, by the order of Source and Relation, so that Python has no copy of them.
+  module.attr("SOURCES") = py::make_tuple("immediate", "tensor", "output", "temporary", "number", "seed", "offset");
+  module.attr("RELATIONS") = py::make_tuple("eq", "ne", "lt", "ge", "gt", "le");
+  module.attr("PLAN_FLAGS") = std::vector<int>{Plan::kPointwise, Plan::kRandom, Plan::kRefused, Plan::kApart};
+  module.attr("WRAP") = kWrap;
   module.def(
       "load_kernel",
       [](int device, const py::bytes& binary, std::string entry, uint32_t block, uint64_t local_bytes) {

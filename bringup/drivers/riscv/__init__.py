@@ -33,7 +33,7 @@ from bringup.drivers.riscv.in_order import Event, InOrder
 from bringup.drivers.riscv.options import parse_options
 
 if TYPE_CHECKING:
-    from bringup.drivers.riscv.guest import Guest, Kernel
+    from bringup.drivers.riscv.guest import Kernel, ServingMachine
 
 #: flops + bytes of a launch that the calling thread runs itself: 10,000 instructions of an addition, 30 µs in the
 #: interpreter, about what a trip through another thread costs.
@@ -44,7 +44,7 @@ _HOST = -1
 
 @dataclass
 class _Opened:
-    guest: Guest
+    guest: ServingMachine
     streams: dict[int, InOrder]
     kernels: dict[int, Kernel] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class Driver(Base):
 
     def open(self, device: int) -> DeviceSpec:
         """Boots the guest."""
-        from bringup.drivers.riscv.guest import Guest
+        from bringup.drivers.riscv.guest import ServingMachine
 
         if not 0 <= device < self.device_count():
             raise ValueError(f"there is no device {device}: riscv has {self.device_count()}")
         with self._lock:
             if device not in self._opened:
                 streams = {_DEFAULT_STREAM: InOrder(f"riscv:{device}")}
-                self._opened[device] = _Opened(Guest(self._options), streams)
+                self._opened[device] = _Opened(ServingMachine(self._options), streams)
             heap = self._opened[device].guest.heap
         options = self._options
         core = f"{options.isa}, vlen {options.vlen}" if options.vectors else options.isa

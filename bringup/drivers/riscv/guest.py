@@ -33,7 +33,7 @@ class Kernel:
     image: Image
 
 
-class Guest:
+class ServingMachine:
     """A booted machine. Methods may be called from several threads; they wait for the machine where they need it."""
 
     def __init__(self, options: Options) -> None:

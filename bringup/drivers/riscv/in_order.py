@@ -50,7 +50,7 @@ class InOrder:
         return True
 
     def raise_failure(self) -> None:
-        """What queued work raised: told once, the first of several."""
+        """What queued work raised: reported once, the first of several."""
         if self._failure is not None:
             with self._changed:
                 error, self._failure = self._failure, None

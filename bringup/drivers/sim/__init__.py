@@ -53,7 +53,7 @@ class Driver(CDriver):
     library = Path(__file__).with_name("_sim.so")
     compiles_together = True
 
-    #: Why there are no kernels although nobody asked for another mode; empty if there are.
+    #: Why there are no kernels although no other mode was requested; empty if there are.
     _no_compiler = ""
 
     def __init__(self, options: str | None = None) -> None:
@@ -75,7 +75,7 @@ class Driver(CDriver):
         return ",".join(chosen)
 
     def open(self, device: int) -> DeviceSpec:
-        """Also tells that there is no compiler: only now, as ``import torch`` alone is no reason to warn."""
+        """Also warns if there is no compiler: only now, as ``import torch`` alone is not a reason to warn."""
         if self._no_compiler:
             import warnings
 
@@ -188,8 +188,8 @@ def _raise_on_host_access(library_path: Path) -> None:
     """Turns a trapped access into HostAccessError at the main thread's next bytecode.
 
     The library's SIGSEGV handler calls PyErr_SetInterruptEx, which is async-signal-safe and only marks a signal as
-    arrived: no signal is sent. SIGRTMAX-1 carries the mark, because nobody else uses it; SIGSEGV itself must not have a
-    Python handler, as a real crash would then run for ever.
+    arrived: no signal is sent. SIGRTMAX-1 carries the mark, because nothing else uses it; SIGSEGV itself must not have
+    a Python handler, as a real crash would then run for ever.
     """
     import ctypes
     import signal

@@ -1,6 +1,6 @@
 /* Events: slots in a table with generations, so that a stale handle is an error and never a use after free.
  *
- * A waiter sleeps on a futex in the slot: completing an event that nobody waits for makes no system call, and recording
+ * A waiter sleeps on a futex in the slot: completing an event without waiters makes no system call, and recording
  * on an idle stream completes at once (no thread wakes up).
  */
 #define _GNU_SOURCE
@@ -90,7 +90,7 @@ static void complete(sim_event *event, double time_ns) {
   if (atomic_load(&event->waiters)) syscall(SYS_futex, &event->done, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* `shared` and `mapping` do not change while somebody holds the event. */
+/* `shared` and `mapping` do not change while the event is held. */
 static int is_done(sim_event *event) {
   if (event->mapping) return sim_imported_done(event);
   return (int)atomic_load_explicit(&event->done, memory_order_acquire);

@@ -43,7 +43,7 @@ int sim_event_share(sim_device *d, sim_event *event) {
   return 0;
 }
 
-/* Nobody refers to the event any more; the caller holds event_lock. */
+/* Nothing refers to the event any more; the caller holds event_lock. */
 void sim_event_unshare(sim_device *d, sim_event *event) {
   if (event->mapping)
     munmap(event->mapping, SIM_SHARED_EVENT_BYTES);

@@ -69,7 +69,7 @@ static void *load_from_memory(const char *binary, uint64_t nbytes, const char *e
   return library;
 }
 
-/* Where /proc or executable memfds are missing. mkstemp makes a new file of ours that nobody else can write. */
+/* Where /proc or executable memfds are missing. mkstemp makes a new file of ours that only we can write. */
 static void *load_from_file(const char *binary, uint64_t nbytes) {
   char path[512];
   const char *folder = getenv("TMPDIR");

@@ -1,7 +1,7 @@
 /* The life of a device in a process: opened, closed, and unusable in a forked child.
  *
  * A child has the parent's memory mapping (shared!) but none of its worker threads. So what the parent opened is an
- * error in the child, never a hang and never a write into the parent's device; a device that nobody had opened yet
+ * error in the child, never a hang and never a write into the parent's device; a device that was not opened yet
  * opens there as usual.
  */
 #include <stdio.h>

@@ -208,7 +208,7 @@ static uint64_t revive(sim_device *d, sim_stream *stream) {
   if (before > d->retired_ns) d->retired_ns = before; /* the device's clock never goes back */
   pthread_mutex_lock(&stream->lock);
   stream->stopping = stream->finished = 0;
-  atomic_store(&stream->failed, NONE); /* what nobody asked about ends with its stream */
+  atomic_store(&stream->failed, NONE); /* a failure that was never asked about ends with its stream */
   stream->generation++;
   stream->jitter_draws = 0;
   atomic_store(&stream->cursor_ns, sim_host_floor(d->owner));

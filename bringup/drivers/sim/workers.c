@@ -15,7 +15,7 @@ typedef struct sim_job {
   const sim_kernel *kernel;
   const uint64_t *args;
   int64_t grid, chunk;
-  _Atomic int64_t next; /* the first unit nobody has taken */
+  _Atomic int64_t next; /* the first unit not yet taken */
   uint32_t helpers;     /* inside it now; with the rest, under workers.lock */
   sim_report report;
   int64_t reported_by; /* first unit of the chunk that reported: the lowest one counts, whoever ran it */

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-#: The first bytes of MRAM are nobody's, so that no address is 0.
+#: The first bytes of MRAM stay unused, so that no address is 0.
 _START = 4096
 #: What a program takes of the instruction memory, at most: its real size is known to UPMEM's compiler only.
 _PROGRAM_BYTES = 24 << 10
@@ -42,7 +42,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Transfer:
     """A part of a storage: ``nbytes`` in each of ``count`` DPUs from ``first`` on, at the same offset ``local``."""
 
     logical: int  # from where the transfer starts
@@ -71,7 +71,7 @@ class Machine:
         self.dpus.close()
 
     # ---- bytes of a storage ----
-    def pieces(self, placement: Placement, nbytes: int) -> Iterator[Piece]:
+    def pieces(self, placement: Placement, nbytes: int) -> Iterator[Transfer]:
         """Yields where the bytes from ``placement.offset`` on lie, whole rows of blocks as one piece.
 
         >>> machine = Machine.__new__(Machine)
@@ -81,7 +81,7 @@ class Machine:
         """
         offset, block = placement.offset, placement.block
         if placement.kind != PlacementKind.SHARD:
-            yield Piece(0, 0, 1 if placement.kind == PlacementKind.SINGLE else self.count, offset, nbytes)
+            yield Transfer(0, 0, 1 if placement.kind == PlacementKind.SINGLE else self.count, offset, nbytes)
             return
         if block <= 0 or block % 8:
             raise ValueError(f"a block of {block} bytes: it has to be a multiple of 8")
@@ -92,11 +92,11 @@ class Machine:
             whole = (end - at) // block if inside == 0 else 0
             if whole:
                 count = min(whole, self.count - first)
-                yield Piece(at - offset, first, count, local, block)
+                yield Transfer(at - offset, first, count, local, block)
                 at += count * block
             else:
                 length = min(block - inside, end - at)
-                yield Piece(at - offset, first, 1, local, length)
+                yield Transfer(at - offset, first, 1, local, length)
                 at += length
 
     def read(self, base: int, placement: Placement, nbytes: int, phase: str, row: str) -> Bytes:

@@ -58,7 +58,7 @@ class Form:
 
 def constants_of(step: Step) -> frozenset[str]:
     """The buffers of a step that are constants."""
-    return frozenset(buffer.name for buffer, at in zip(step.kernel.buffers, step.places) if at.kind == "constant")
+    return frozenset(buffer.name for buffer, at in zip(step.kernel.buffers, step.buffers) if at.kind == "constant")
 
 
 def first_forms(program: StaticProgram, target: RiscvTarget) -> list[Form]:

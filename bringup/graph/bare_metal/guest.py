@@ -30,7 +30,7 @@ class Call:
     counts: Counts
 
 
-class Guest:
+class RunningModel:
     """A machine with a model in it. Calls from several threads wait for each other."""
 
     def __init__(self, model: Model, options: BareMetal, devices: Mapping[int, Device] | None = None) -> None:

@@ -26,7 +26,7 @@ class Blob:
 
     data: bytes
     offsets: tuple[tuple[int, ...], ...]
-    """For each step and each of its buffers: bytes from the start, -1 for what is no constant."""
+    """For each step and each of its buffers: bytes from the start, -1 for what is not a constant."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _weights(program: StaticProgram, rendered: Sequence[Rendered]) -> Blob:
     offsets = []
     for step, one in zip(program.steps, rendered):
         row = []
-        for buffer, place in zip(step.kernel.buffers, step.places):
+        for buffer, place in zip(step.kernel.buffers, step.buffers):
             if place.kind != "constant":
                 row.append(-1)
                 continue

@@ -60,7 +60,7 @@ class BareMetal:
             raise ValueError(f"a stack of {self.stack_bytes} bytes is too small for any program: 1K at least")
         number = isinstance(self.seconds, (int, float)) and not isinstance(self.seconds, bool)
         if not number or not 0 < self.seconds < math.inf:
-            raise ValueError(f"seconds={self.seconds} is no time for a run: a number above 0")
+            raise ValueError(f"seconds={self.seconds} is not a time for a run: a number above 0")
         if self.accelerator:
             self.gemm_base  # noqa: B018 - says what is wrong with it
 
@@ -115,7 +115,7 @@ def parse_bytes(text: str | int) -> int:
     else:
         match = re.fullmatch(r"\s*(\d+)\s*([KMG]?)(?:i?B)?\s*", text)
         if match is None:
-            raise ValueError(f"'{text}' is no number of bytes: write 65536, 64K, 2M or 1G")
+            raise ValueError(f"'{text}' is not a number of bytes: write 65536, 64K, 2M or 1G")
         number = int(match[1]) * _UNITS[match[2]]
     if number < 0:
         raise ValueError(f"{number} bytes are less than none")

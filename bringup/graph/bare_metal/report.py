@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
-from bringup.graph.bare_metal.guest import Call, Guest
+from bringup.graph.bare_metal.guest import Call, RunningModel
 from bringup.graph.bare_metal.sources import Model
 from bringup.riscv.machine import FunctionCounts
 
@@ -118,7 +118,7 @@ td:first-child,th:first-child,td:last-child,th:last-child{{text-align:left}}</st
 """
 
 
-def report_of(guest: Guest, call: Call, error: float | None = None) -> Report:
+def report_of(guest: RunningModel, call: Call, error: float | None = None) -> Report:
     """The report of a call."""
     model, counts = guest.model, call.counts
     by_function = counts.by_function

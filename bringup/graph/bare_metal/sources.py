@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bringup.graph.bare_metal.kernels import Kernels, heading
-from bringup.graph.bare_metal.static_program import Place, StaticProgram, Step, Tensor, identifier, is_row_major
+from bringup.graph.bare_metal.static_program import Place, StaticProgram, StaticTensor, Step, identifier, is_row_major
 from bringup.graph.memory_plan import ALIGNMENT, Life, MemoryPlan, plan_memory
 from bringup.graph.notes import comment
 from bringup.ir.dtypes import DType
@@ -116,11 +116,11 @@ int {name}_check(void);
 """
 
 
-def order(tensor: Tensor) -> str:
+def order(tensor: StaticTensor) -> str:
     """The memory order of a tensor, in words: how many elements a step of each index is.
 
     >>> from bringup.ir.dtypes import float32
-    >>> order(Tensor("x", float32, (2, 3), (3, 1))), order(Tensor("x", float32, (2, 3), (1, 2)))
+    >>> order(StaticTensor("x", float32, (2, 3), (3, 1))), order(StaticTensor("x", float32, (2, 3), (1, 2)))
     (', row-major', ', strides 1 × 2')
     """
     if not tensor.shape:
@@ -148,7 +148,7 @@ def run_source(model: Model, notes: bool = True) -> str:
     for step in steps if notes else ():
         kernels = kernels.replace(f"{heading(step)}\n", f"{comment(step.note or step.name)}\n", 1)
     calls = [_call(model, number, step) for number, step in enumerate(steps)]
-    uses_arena = any(place.kind == "temporary" for step in steps for place in step.places)
+    uses_arena = any(place.kind == "temporary" for step in steps for place in step.buffers)
     note = "" if uses_arena else "  (void)arena;\n"
     sum_, sums = checksum(model.kernels.weights.data)
     norms = model.program.folded_norms
@@ -193,7 +193,7 @@ def assembly_source(model: Model) -> str:
 def _call(model: Model, number: int, step: Step) -> str:
     offsets = model.kernels.weights.offsets[number]
     pointers = []
-    for buffer, place, offset in zip(step.kernel.buffers, step.places, offsets):
+    for buffer, place, offset in zip(step.kernel.buffers, step.buffers, offsets):
         storage = storage_of(buffer.dtype)
         const = "const " if buffer.role == "in" else ""
         pointers.append(f"({const}{storage}_m *){_address(model, place, buffer.dtype, offset)}")

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bringup.compile.kernels import Launch
 from bringup.graph.program import INTEGER, GraphProgram, KernelCall, TensorSpec, Variant, span
 from bringup.ir.dtypes import DTYPES, DType, boolean, float64
 from bringup.ir.expr import Const, const
@@ -41,32 +42,31 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One kernel of known sizes, with the places of its buffers."""
+class Step(Launch[Place, int, int]):
+    """A launch whose sizes and numbers are all written into its kernel, under the name of a C function."""
 
-    name: str
     kernel: Kernel
-    places: tuple[Place, ...]
+    sizes: tuple[int, ...] = ()
+    params: tuple[int, ...] = ()
+    name: str = ""
+    #: Products that its sums need; set by the passes.
     macs: int = 0
-    """Products that its sums need; set by the passes."""
-    note: str = ""
-    """Ops, shapes and lines of the model that it comes from."""
 
     def reads(self, memory: tuple[Kind, int]) -> bool:
         """Whether it gets this memory to read."""
-        return any(p.memory == memory and b.role != "out" for p, b in zip(self.places, self.kernel.buffers))
+        return any(p.memory == memory and b.role != "out" for p, b in zip(self.buffers, self.kernel.buffers))
 
     def writes(self, memory: tuple[Kind, int]) -> bool:
         """Whether it gets this memory to write."""
-        return any(p.memory == memory and b.role != "in" for p, b in zip(self.places, self.kernel.buffers))
+        return any(p.memory == memory and b.role != "in" for p, b in zip(self.buffers, self.kernel.buffers))
 
     def touches(self, memory: tuple[Kind, int]) -> bool:
         """Whether it gets this memory at all."""
-        return any(place.memory == memory for place in self.places)
+        return any(place.memory == memory for place in self.buffers)
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StaticTensor:
     """An input or output: name, type, and how its elements lie; outputs are row-major."""
 
     name: str
@@ -97,8 +97,8 @@ class Constant:
 class StaticProgram:
     """The model: steps in order, and the allocations they name. ``temporaries`` are sizes in bytes."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[StaticTensor, ...]
+    outputs: tuple[StaticTensor, ...]
     constants: tuple[Constant, ...]
     temporaries: tuple[int, ...]
     steps: tuple[Step, ...]
@@ -114,7 +114,7 @@ def static_program(program: GraphProgram, constants: Sequence[memoryview]) -> St
     """The program with its sizes written in; raises NotBareMetal for what a bare-metal program cannot be."""
     if program.sizes:
         names = ", ".join(size.name for size in program.sizes)
-        raise NotBareMetal(f"a bare-metal program has fixed sizes, and {names} is open: export without dynamic_shapes")
+        raise NotBareMetal(f"a bare-metal program has fixed sizes, and {names} is dynamic: leave dynamic_shapes out")
     if program.updates:
         changed = ", ".join(program.constants[number].name for number, _ in program.updates)
         raise NotBareMetal(
@@ -138,7 +138,7 @@ class _Maker:
 
     def program(self) -> StaticProgram:
         specs = self._program.inputs
-        inputs = [Tensor(spec.name, DTYPES[spec.dtype], _all(spec.shape), _all(spec.strides)) for spec in specs]
+        inputs = [StaticTensor(spec.name, DTYPES[spec.dtype], _all(spec.shape), _all(spec.strides)) for spec in specs]
         arrays = [
             np.frombuffer(data, dtype=DTYPES[spec.dtype].storage)
             for spec, data in zip(self._program.constants, self._given)
@@ -147,7 +147,7 @@ class _Maker:
         steps = [step for step in steps if all(axis.extent != Int(0) for axis in step.kernel.axes)]
         outputs = []
         for number, result in enumerate(self._variant.results):
-            tensor = Tensor(f"output{number}", DTYPES[result.dtype], _all(result.shape), _all(result.strides))
+            tensor = StaticTensor(f"output{number}", DTYPES[result.dtype], _all(result.shape), _all(result.strides))
             if self._outputs.get(result.memory) != number:
                 tensor = replace(tensor, strides=_contiguous(tensor.shape))
                 steps.append(self._copy(result, tensor, number))
@@ -193,7 +193,7 @@ class _Maker:
                 _from_bits(value, param.dtype) if kind == "bits" else const(self._numbers[value], param.dtype)
             )
         places = tuple(self._place(memory, offset) for memory, offset in call.buffers)
-        return Step(self._named(kernel, places), with_sizes(kernel, sizes, params), places, note=call.note)
+        return Step(with_sizes(kernel, sizes, params), places, name=self._named(kernel, places), note=call.note)
 
     def _named(self, kernel: Kernel, places: Sequence[Place]) -> str:
         """A C name from the layers whose weights the kernel reads, and what it does."""
@@ -203,7 +203,7 @@ class _Maker:
         self._names[name] = count = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
-    def _copy(self, result: TensorSpec, tensor: Tensor, number: int) -> Step:
+    def _copy(self, result: TensorSpec, tensor: StaticTensor, number: int) -> Step:
         """An output that is a view, an input, a constant, or not row-major: its elements are copied."""
         shape = tuple(Int(extent) for extent in tensor.shape)
         axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(shape))
@@ -212,7 +212,7 @@ class _Maker:
         at = tuple(axis.var for axis in axes)
         kernel = Kernel("copy", buffers=(source, to), axes=axes, body=(Store("y", at, source.at(*at)),))
         places = (self._place(result.memory, result.offset), Place("output", number))
-        return Step(f"output{number}_copy", kernel, places, note=f"output {number}, row-major")
+        return Step(kernel, places, name=f"output{number}_copy", note=f"output {number}, row-major")
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[str, int], params: Mapping[str, Const]) -> Kernel:

@@ -1,1 +1,1 @@
-"""``torch.compile``: the backend, what Dynamo is told of the device, and compiled graphs."""
+"""``torch.compile``: the backend, what Dynamo learns of the device, and compiled graphs."""

@@ -193,7 +193,7 @@ class Backend:
         return make_boxed_func(run if self.mode == "run" else module.forward)
 
     def report(self) -> str:
-        """The graphs so far: nodes, kernels, memory, and ops that are no kernels."""
+        """The graphs so far: nodes, kernels, memory, and ops that are not kernels."""
         if self._bare_metal is not None:
             return self._bare_metal.report()
         from bringup.graph.compile.report import report_text
@@ -203,7 +203,7 @@ class Backend:
     def reports(self) -> list[Report]:
         """Target riscv: the reports of the graphs that have run, which save themselves as text, JSON or a page."""
         if self._bare_metal is None:
-            raise ValueError('reports with numbers of each layer are of target="riscv"; report() tells of this one')
+            raise ValueError('reports with numbers of each layer are of target="riscv"; report() describes this one')
         return self._bare_metal.reports()
 
 

@@ -105,7 +105,7 @@ def _of_model(name: str) -> bool:
 
 
 def layer_name(placeholder: str) -> str:
-    """What Dynamo made of ``model.fc.weight``, as the model says it, as far as that can be told.
+    """What Dynamo made of ``model.fc.weight``, as the model says it, as far as that is known.
 
     >>> layer_name("l_self_modules_block_modules_fc_parameters_weight_")
     'block.fc.weight'

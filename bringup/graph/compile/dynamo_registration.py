@@ -1,4 +1,4 @@
-"""What Dynamo is told of our device type, after its first import: interface, a backend by its name, the default."""
+"""What Dynamo learns of our device type, after its first import: interface, a backend by its name, the default."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _register_interface() -> None:
         Stream = module.Stream
 
         class Worker:
-            """Compilation happens in this process: there is nobody else to ask."""
+            """Compilation happens in this process: there is no other process to ask."""
 
             set_device = staticmethod(module.set_device)
             current_device = staticmethod(module.current_device)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 
 from torch.fx import GraphModule
 
-from bringup.compile.kernels import ForeignKernel
+from bringup.compile.kernels import ForeignKernel, Launch
 from bringup.compile.rendering import rendered, target_of
 from bringup.driver.in_use import driver_of
 from bringup.graph.compile.compiled import CompiledGraph
@@ -55,7 +55,7 @@ def write_sources(graph: CompiledGraph | SizedGraph, folder: Path, name: str) ->
     kernels: dict[str, Kernel | ForeignKernel] = {}
     said: dict[str, dict[str, None]] = {}
     for call, note in zip(variant.calls, notes_of(graph.module.graph, lowered.nodes, lowered.fused.origins)):
-        if isinstance(call, KernelCall):
+        if isinstance(call, Launch):
             text = _text(call.kernel)
             kernels.setdefault(text, call.kernel)
             said.setdefault(text, {}).update({f"{comment(note)}\n": None} if note else {})

@@ -1,4 +1,4 @@
-"""Copies that cannot be told from what they are copies of: dropout with probability 0 leaves them in graphs.
+"""Removes clones that are indistinguishable from their source: dropout with probability 0 leaves them in graphs.
 
 A kernel would fuse with one at no cost. But the partitioner sees two tensors, and keeps both for the backward pass.
 """

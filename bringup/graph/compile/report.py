@@ -1,4 +1,4 @@
-"""Compiled graphs in a table: nodes, kernels, memory, and ops that are no kernels."""
+"""Compiled graphs in a table: nodes, kernels, memory, and ops that are not kernels."""
 
 from __future__ import annotations
 

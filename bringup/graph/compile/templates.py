@@ -195,7 +195,7 @@ class _Pair:
 
     def same_number(self, old: Any, new: Any) -> None:
         """Two sizes, strides or offsets: a symbol takes the value that it must have."""
-        if type(new) is not int:  # True is no size: it promotes to another type than 1
+        if type(new) is not int:  # True is not a size: it promotes to another type than 1
             raise _Differs
         if not isinstance(old, torch.SymInt):
             if old != new:

@@ -1,4 +1,4 @@
-"""Says when Dynamo leaves out an nn.RNN, nn.GRU or nn.LSTM: no backend is told of it.
+"""Says when Dynamo leaves out an nn.RNN, nn.GRU or nn.LSTM: no backend hears of it.
 
 Up to torch 2.14 it gives up the whole function that calls one, with the layers before and after, unless its
 ``allow_rnn`` is on. That is set for the process, and would change CPU and CUDA graphs too: the choice is the user's.

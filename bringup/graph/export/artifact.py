@@ -41,7 +41,7 @@ _FOREIGN = {
 
 
 class ArtifactError(ValueError):
-    """A file that is no artifact, or one that is damaged, of another version, or breaks a rule."""
+    """A file that is not an artifact, or one that is damaged, of another version, or breaks a rule."""
 
 
 def _aligned(position: int) -> int:
@@ -114,7 +114,7 @@ class ArtifactFile:
         head = self._file.read(_START)
         if head[: len(MAGIC)] != MAGIC:
             kind = next((f" but {kind}" for start, kind in _FOREIGN.items() if head.startswith(start)), "")
-            raise self.fail(f"this is no model that bringup.export wrote{kind or ' (its first bytes are others)'}")
+            raise self.fail(f"this is not a model that bringup.export wrote{kind or ' (its first bytes are others)'}")
         if len(head) < _START:
             raise self.fail(f"the file is cut short: {size} bytes")
         _, version, reserved, length, end = _HEAD.unpack_from(head)
@@ -133,9 +133,9 @@ class ArtifactFile:
         try:
             manifest = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self.fail(f"the manifest is no JSON: {error}") from error
+            raise self.fail(f"the manifest is not JSON: {error}") from error
         if type(manifest) is not dict:
-            raise self.fail("the manifest is no JSON object")
+            raise self.fail("the manifest is not a JSON object")
         return manifest
 
     def _gap(self, start: int, stop: int) -> None:

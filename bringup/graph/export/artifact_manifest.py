@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import bringup
+from bringup.compile.kernels import Launch
 from bringup.graph.export.artifact import ArtifactError
 from bringup.graph.program import (
     INTEGER,
@@ -230,7 +231,7 @@ class _Reader:
         found = whole(number, where, 0, (tensors if kind == "tensor" else len(self._temporaries)) - 1)
         if kind == "tensor" and found >= len(self._constants):
             given = self._inputs[found - len(self._constants)]
-            need(given.dtype != INTEGER, where, "an integer is no memory")
+            need(given.dtype != INTEGER, where, "an integer is not memory")
         return kind, found
 
     def _call(self, value: Any, where: str) -> KernelCall:
@@ -253,7 +254,7 @@ class _Reader:
             need(kind in _GIVEN, where, "no kind of argument")
             most = {"bits": (1 << 64) - 1, "number": len(self._numbers) - 1}.get(kind, self._draws - 1)
             given.append((kind, whole(bits, where, 0, most)))
-        return KernelCall(kernel, tuple(places), self._each(sizes, where, self._formula), tuple(given))
+        return Launch(kernel, tuple(places), self._each(sizes, where, self._formula), tuple(given))
 
     def _result(self, value: Any, where: str) -> TensorSpec:
         kind, number, dtype, shape, strides, offset = items(value, where, 6, 6)
@@ -303,7 +304,7 @@ class _Reader:
     def _update(self, value: Any, where: str) -> tuple[int, int]:
         constant, result = items(value, where, 2, 2)
         number = whole(constant, where, 0, len(self._constants) - 1)
-        need(self._constants[number].state, where, "this constant is no state")
+        need(self._constants[number].state, where, "this constant is not state")
         place = whole(result, where, 0, self._results - 1)
         need(self._dtypes[place] == self._constants[number].dtype, where, "this result is of another type")
         return number, place

@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from bringup.graph.bare_metal.build import model_of
-from bringup.graph.bare_metal.guest import Call, Guest
+from bringup.graph.bare_metal.guest import Call, RunningModel
 from bringup.graph.bare_metal.options import BareMetal, bare_metal
 from bringup.graph.bare_metal.project import write_project
 from bringup.graph.bare_metal.sources import Model
@@ -74,7 +74,7 @@ class _Made:
 
 @dataclass
 class _Built:
-    guest: Guest
+    guest: RunningModel
     weights: list[Contents]
     results: list[Any]
 
@@ -91,7 +91,7 @@ class RiscvGraph:
         self.error: float | None = None
 
     @property
-    def guests(self) -> list[Guest]:
+    def guests(self) -> list[RunningModel]:
         """The machines, one for each combination of sizes."""
         return [one.guest for one in self._built.values()]
 
@@ -123,7 +123,7 @@ class RiscvGraph:
             if found is not None:
                 found.guest.close()
             program, results = program_from_graph(self.module, arguments, self.static, self.options.fold_batch_norm)
-            guest = Guest(model_of(program, self.options), self.options)
+            guest = RunningModel(model_of(program, self.options), self.options)
             found = self._built[key] = _Built(guest, list(map(Contents, weights)), results)
         return found
 
@@ -183,8 +183,8 @@ def program_from_graph(
         _Made(getattr(torch, result.dtype), tuple(evaluate_sizes(stride, {}) for stride in result.strides))
         for result in program.variants[0].results
     )
-    told = [next(made) if isinstance(one, torch.fx.Node) else one for one in gives]  # type: ignore[union-attr]
-    return static_program(program, [constant_bytes(tensor) for tensor in tensors]), told
+    described = [next(made) if isinstance(one, torch.fx.Node) else one for one in gives]  # type: ignore[union-attr]
+    return static_program(program, [constant_bytes(tensor) for tensor in tensors]), described
 
 
 def _as_placeholder(

@@ -60,7 +60,7 @@ def export(
     >>> batch = torch.export.Dim("batch", min=1, max=64)
     >>> bringup.export(model, (x,), out="model.bup", dynamic_shapes=({0: batch},))  # doctest: +SKIP
 
-    ``args`` and ``kwargs`` are an example call; ``dynamic_shapes`` says which of its sizes are open, as
+    ``args`` and ``kwargs`` are an example call; ``dynamic_shapes`` says which of its sizes are dynamic, as
     torch.export.export takes it. Call ``model.eval()`` first, unless the file is to train its batch norms and drop out.
     ``fold_batch_norm``: norms in evaluation become part of the weights before them, in other bits; None: as the
     target prefers.
@@ -288,7 +288,7 @@ def dtype_name(dtype: torch.dtype, what: str) -> str:
     'float32'
     """
     if DTYPE_CODES.get(dtype) not in BY_CODE:
-        raise ExportError(f"{what} is {dtype}, which is no type of kernels")
+        raise ExportError(f"{what} is {dtype}, which is not a kernel type")
     return str(dtype).removeprefix("torch.")
 
 

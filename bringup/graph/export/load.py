@@ -227,7 +227,7 @@ def _constants(file: ArtifactFile, program: GraphProgram, device: torch.device) 
             raise file.fail(f"constant '{spec.name}' has {nbytes} bytes, its shape and strides say others")
         data = file.blob(n)
         if dtype is torch.bool and data.translate(None, b"\0\1"):
-            raise file.fail(f"constant '{spec.name}' has values that are no bool")
+            raise file.fail(f"constant '{spec.name}' has values that are not bool")
         flat = torch.frombuffer(data, dtype=dtype) if nbytes else torch.empty(0, dtype=dtype)
         found.append(flat.to(device).as_strided(spec.shape, spec.strides))
     return found

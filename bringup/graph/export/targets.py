@@ -53,7 +53,7 @@ def export_target(
     name: str, folds_batch_norms: bool = False, products_of_attention: bool = False
 ) -> Callable[[Write], Write]:
     """Registers a function that writes models for a target of this name; ``folds_batch_norms``: what ``export`` does
-    with norms in evaluation unless it is told; ``products_of_attention``: it sees no attention, but its products."""
+    with norms in evaluation by default; ``products_of_attention``: it sees no attention, but its products."""
 
     def register(write: Write) -> Write:
         if name in _registered or name == HOST or name in (driver.name for driver in in_use.active_drivers()):

@@ -76,7 +76,7 @@ def trace(
 
 def _example(tensor: Tensor, home: torch.device | None) -> Tensor:
     moved = tensor.detach().to(home) if home is not None else tensor.detach()
-    # What kernels expect of later calls is what the example looks like; one that overlaps itself is no example.
+    # What kernels expect of later calls is what the example looks like; one that overlaps itself is not an example.
     dense = torch.ops.aten.is_non_overlapping_and_dense(moved)
     return moved if dense else moved.contiguous()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bringup.graph.fusion.mixed_radix import Place, cuts, same_point
+from bringup.graph.fusion.mixed_radix import MixedRadix, cuts, same_point
 from bringup.graph.fusion.piece import Access, Piece, Workshop
 from bringup.graph.fusion.regrid import demoted, renamed, split
 from bringup.graph.fusion.steps import Memory, Refused, Rule, need
@@ -24,14 +24,14 @@ Vanishes: TypeAlias = Callable[[Memory], bool]
 
 @dataclass(frozen=True)
 class Link:
-    """A memory that both pieces touch, by the number of the access in each."""
+    """An allocation that both pieces touch, by the number of the access in each."""
 
     memory: Memory
     first: int
     second: int
 
 
-def place_of(shop: Workshop, piece: Piece, access: Access) -> Place | None:
+def place_of(shop: Workshop, piece: Piece, access: Access) -> MixedRadix | None:
     """The digits of an access."""
     return shop.place(access.buffer, access.indices, piece.extents)
 
@@ -63,7 +63,7 @@ def _splittable(piece: Piece) -> set[str]:
     return set(piece.grid) | loops
 
 
-def parts_of(shop: Workshop, piece: Piece, mine: Place, other: Place) -> dict[str, list[Index]]:
+def parts_of(shop: Workshop, piece: Piece, mine: MixedRadix, other: MixedRadix) -> dict[str, list[Index]]:
     """How the axes of a piece fall into parts where another layout of the same memory has its digits."""
     free = _splittable(piece)
     found = {}
@@ -75,7 +75,7 @@ def parts_of(shop: Workshop, piece: Piece, mine: Place, other: Place) -> dict[st
     return found
 
 
-def refined(shop: Workshop, first: Piece, second: Piece, link: Link) -> tuple[Piece, Piece, Place, Place]:
+def refined(shop: Workshop, first: Piece, second: Piece, link: Link) -> tuple[Piece, Piece, MixedRadix, MixedRadix]:
     """Both pieces with axes split where the other one has digits, and where they now touch the link's memory."""
     a, b = first.accesses[link.first], second.accesses[link.second]
     one, two = place_of(shop, first, a), place_of(shop, second, b)
@@ -93,7 +93,7 @@ def refined(shop: Workshop, first: Piece, second: Piece, link: Link) -> tuple[Pi
     return first, second, one, two
 
 
-def _matched(shop: Workshop, first: Piece, second: Piece, one: Place, two: Place) -> dict[str, str]:
+def _matched(shop: Workshop, first: Piece, second: Piece, one: MixedRadix, two: MixedRadix) -> dict[str, str]:
     """Axes of the second grid to the axes of the first grid that are the same digit, one to one.
 
     Two digits may have one stride: where a column of 4 elements is padded to rows of 4, both axes step by 1.
@@ -123,7 +123,7 @@ def check_rows(shop: Workshop, before: Piece, after: Sequence[Axis], siblings: b
     need(not expensive or full >= shop.limits.full, Rule.LOOPS, f"rows of {row} elements leave vectors half empty")
 
 
-def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside: Place) -> None:
+def _demotion(shop: Workshop, piece: Piece, keep: set[str], other: Piece, inside: MixedRadix) -> None:
     """Refuses to take axes of a piece off the grid where that is wrong or slow. ``inside``: where the other piece,
     which has the smaller grid, touches the link's memory."""
     hint, limits = shop.formulas.hint, shop.limits
@@ -254,7 +254,7 @@ def _check_points(shop: Workshop, first: Piece, second: Piece, grid: list[str]) 
     writes = first.writes, second.writes
     touched = first.reads | writes[0], second.reads | writes[1]
     for memory in sorted((writes[0] & touched[1]) | (writes[1] & touched[0])):
-        places: list[Mapping[int, Place]] = []
+        places: list[Mapping[int, MixedRadix]] = []
         for piece in (first, second):
             found = {}
             for n, access in enumerate(piece.touching(memory)):

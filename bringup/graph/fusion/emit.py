@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bringup.graph.fusion.formulas import exact_quotient
-from bringup.graph.fusion.mixed_radix import Place, place
+from bringup.graph.fusion.mixed_radix import MixedRadix, place
 from bringup.graph.fusion.piece import Piece, View, Workshop, accesses
 from bringup.graph.fusion.steps import Memory, Refused, Rule, need
 from bringup.ir.expr import IndexValue, Load, Param
@@ -31,14 +31,14 @@ from bringup.ir.kernel import (
     statements,
 )
 from bringup.ir.walk import Substitution, all_values, bridges
-from bringup.lowering.call import Launch, Tensor
+from bringup.lowering.call import Launch, LoweredLaunch, Tensor
 
 _NAME_LENGTH = 80
 
 
 def launch_of(
     shop: Workshop, piece: Piece, needed: Callable[[Memory], bool], local_bytes: int, pointers: int
-) -> Launch:
+) -> LoweredLaunch:
     """The launch of a settled piece; Refused if it is more than a target takes."""
     piece = _row_memory(shop, piece, needed, local_bytes)
     used = list(dict.fromkeys(a.buffer for a in accesses(piece.body) if a.buffer in shop.views))
@@ -139,7 +139,7 @@ class _Row:
 
     def __init__(self, shop: Workshop, piece: Piece, touching: list[tuple[str, tuple[Index, ...]]]) -> None:
         self.shop, self.grid = shop, piece.grid
-        self.places: dict[tuple[str, tuple[Index, ...]], Place] = {}
+        self.places: dict[tuple[str, tuple[Index, ...]], MixedRadix] = {}
         for buffer, indices in touching:
             where = shop.place(buffer, indices, piece.extents)
             if where is None:
@@ -190,7 +190,7 @@ class _Row:
     def _of_grid(self, atom: Index) -> bool:
         return isinstance(atom, AxisVar) and atom.name in self.grid
 
-    def _end(self, where: Place) -> Index:
+    def _end(self, where: MixedRadix) -> Index:
         total: Index = Int(1)
         for digit in where.digits:
             if not self._of_grid(digit.atom):

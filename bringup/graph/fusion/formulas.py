@@ -1,7 +1,7 @@
 """The sizes of a whole graph in one language: formulas over the graph's symbols, their ranges and their hints.
 
 Kernels name their sizes n0, n1, … each for itself. Here every size, stride and offset of every launch is a polynomial
-over the same symbols, so two extents are equal only if they are equal for every call. A part that is no polynomial (a
+over the same symbols, so two extents are equal only if they are equal for every call. A part that is not polynomial (a
 rounded quotient, a minimum) gets a name and counts as one more symbol.
 """
 
@@ -83,7 +83,7 @@ class Formulas:
                     product = multiply(product, self._polynomial(factor, number))
                 total = add(total, product)
             return total
-        assert isinstance(index, (FloorDiv, Mod, Min, Max)), f"{index} is no formula over sizes"
+        assert isinstance(index, (FloorDiv, Mod, Min, Max)), f"{index} is not a formula over sizes"
         if index not in self._named:
             name = f"size:{len(self._named)}"
             self._named[index] = Size(name)

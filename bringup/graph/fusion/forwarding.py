@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from bringup.graph.fusion.mixed_radix import Place, same_point, solved
+from bringup.graph.fusion.mixed_radix import MixedRadix, same_point, solved
 from bringup.graph.fusion.piece import Piece, Workshop, accesses
 from bringup.graph.fusion.recompute_cost import weight
 from bringup.graph.fusion.steps import Memory
@@ -170,7 +170,7 @@ class _Settling:
         if want is None or not sites or any(at <= found.at for at, _ in sites):
             return None
         inner = [d for d in want.digits if isinstance(d.atom, AxisVar) and d.atom.name in {a.name for a in found.axes}]
-        rest = Place(want.base, tuple(inner))
+        rest = MixedRadix(want.base, tuple(inner))
         fixed = {d.atom.name for d in want.digits if isinstance(d.atom, AxisVar) and d not in inner}
         single: dict[str, Index] = {axis.name: Int(0) for axis in found.axes if axis.extent == Int(1)}
         points: dict[Load, dict[str, Index]] = {}
@@ -212,7 +212,7 @@ class _Settling:
 
         return Substitution(load=instead).block(block)
 
-    def _place(self, buffer: str, indices: tuple[Index, ...]) -> Place | None:
+    def _place(self, buffer: str, indices: tuple[Index, ...]) -> MixedRadix | None:
         return self.shop.place(buffer, indices, self.extents)
 
     # ---- loops together ----

@@ -245,7 +245,7 @@ class _Fusing:
             vanishes = once = once and result.taken + sum(others) <= points
         once = once and result.taken <= points
         if not second.straight and not second.contraction and result.taken > points:
-            # Keys turned in the loops of attention, once for each tile of queries: 1.84 ms, apart 0.91.
+            # Keys transposed in the loops of attention, once for each tile of queries: 1.84 ms, apart 0.91.
             need(
                 read_across(self.shop, result.piece) <= read_across(self.shop, second),
                 Rule.RECOMPUTE,

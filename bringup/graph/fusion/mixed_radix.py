@@ -30,7 +30,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Place:
+class MixedRadix:
     """An access as base + Σ digits; the digits come with the largest stride first, those of extent 1 are left out."""
 
     base: Index
@@ -46,7 +46,7 @@ class Place:
         return [digit.atom.name for digit in self.digits if isinstance(digit.atom, AxisVar)]
 
 
-def place(linear: Index, extents: Mapping[str, Index], formulas: Formulas) -> Place | None:
+def place(linear: Index, extents: Mapping[str, Index], formulas: Formulas) -> MixedRadix | None:
     """The digits of an element's number; None if it is not a sum of positions times strides.
 
     >>> i, j = AxisVar("i"), AxisVar("j")
@@ -71,7 +71,7 @@ def place(linear: Index, extents: Mapping[str, Index], formulas: Formulas) -> Pl
         if extent != Int(1):
             digits.append(Digit(atom, from_terms(terms), extent))
     digits.sort(key=lambda digit: (-formulas.hint(digit.stride), digit.atom.key))
-    return Place(from_terms(base), tuple(digits))
+    return MixedRadix(from_terms(base), tuple(digits))
 
 
 class Dimensions(Protocol):
@@ -90,14 +90,14 @@ class Dimensions(Protocol):
         """The first element."""
 
 
-def layout(view: Dimensions) -> Place:
+def layout(view: Dimensions) -> MixedRadix:
     """The dimensions of a view as digits, in their order."""
     sides = zip(view.strides, view.shape)
     digits = [Digit(AxisVar(f"dimension:{n}"), stride, extent) for n, (stride, extent) in enumerate(sides)]
-    return Place(view.offset, tuple(digit for digit in digits if digit.extent != Int(1)))
+    return MixedRadix(view.offset, tuple(digit for digit in digits if digit.extent != Int(1)))
 
 
-def exact(found: Place, formulas: Formulas) -> bool:
+def exact(found: MixedRadix, formulas: Formulas) -> bool:
     """True if every digit is (number // stride) % extent: no gaps that another layout could fall into.
 
     >>> i, j = AxisVar("i"), AxisVar("j")
@@ -111,7 +111,7 @@ def exact(found: Place, formulas: Formulas) -> bool:
     return all(formulas.hint(digit.stride) > 0 for digit in found.digits)
 
 
-def same_point(a: Place, b: Place, grid: Iterable[str], formulas: Formulas) -> bool:
+def same_point(a: MixedRadix, b: MixedRadix, grid: Iterable[str], formulas: Formulas) -> bool:
     """True if two accesses that touch one element do so at the same position on every given axis."""
     if a.base != b.base:
         return False
@@ -128,7 +128,7 @@ def _size(digit: Digit) -> tuple[str, str]:
     return digit.stride.key, digit.extent.key
 
 
-def cuts(digit: Digit, against: Place, formulas: Formulas) -> list[Index] | None:
+def cuts(digit: Digit, against: MixedRadix, formulas: Formulas) -> list[Index] | None:
     """The extents, outermost first, that a digit falls into where another layout has its digits; None: it stays whole.
 
     >>> i, j = AxisVar("i"), AxisVar("j")
@@ -161,7 +161,7 @@ def cuts(digit: Digit, against: Place, formulas: Formulas) -> list[Index] | None
 
 
 def solved(
-    linear: Index, want: Place, formulas: Formulas, extents: Mapping[str, Index], guards: Iterable[Index] = ()
+    linear: Index, want: MixedRadix, formulas: Formulas, extents: Mapping[str, Index], guards: Iterable[Index] = ()
 ) -> dict[str, Index] | None:
     """Where on its axes a kernel that stores at ``want`` makes the element that ``linear`` names.
 

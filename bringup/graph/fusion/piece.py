@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from bringup.graph.fusion.formulas import Formulas
-from bringup.graph.fusion.mixed_radix import Place, place
+from bringup.graph.fusion.mixed_radix import MixedRadix, place
 from bringup.graph.fusion.recompute_cost import Weight, weight
 from bringup.graph.fusion.steps import Memory
 from bringup.ir.dtypes import DType
@@ -33,10 +33,8 @@ from bringup.ir.kernel import (
 )
 from bringup.ir.share import bound_names
 from bringup.ir.walk import Substitution, bridges, own_values, subexpressions
-from bringup.lowering.call import Launch, Number
+from bringup.lowering.call import GivenNumber, LoweredLaunch
 from bringup.targets.target import FusionLimits
-
-Given = Number | str | int
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,10 @@ class Workshop:
     formulas: Formulas
     limits: FusionLimits
     views: dict[str, View] = field(default_factory=dict)
-    params: dict[str, tuple[DType, Given]] = field(default_factory=dict)
+    params: dict[str, tuple[DType, GivenNumber]] = field(default_factory=dict)
     _names: dict[View, str] = field(default_factory=dict)
     _linear: dict[tuple[str, tuple[Index, ...]], Index] = field(default_factory=dict)
-    _places: dict[tuple[str, tuple[Index, ...]], Place | None] = field(default_factory=dict)
+    _places: dict[tuple[str, tuple[Index, ...]], MixedRadix | None] = field(default_factory=dict)
     _given: dict[tuple[DType, object], str] = field(default_factory=dict)
     _count: int = 0
 
@@ -94,7 +92,7 @@ class Workshop:
             self._linear[key] = self.views[buffer].linear(indices)
         return self._linear[key]
 
-    def place(self, buffer: str, indices: tuple[Index, ...], extents: Mapping[str, Index]) -> Place | None:
+    def place(self, buffer: str, indices: tuple[Index, ...], extents: Mapping[str, Index]) -> MixedRadix | None:
         """The digits of an access. An axis has one extent, wherever it occurs."""
         key = (buffer, indices)
         if key not in self._places:
@@ -124,7 +122,7 @@ class Workshop:
         view = self.views.get(buffer)
         return None if view is None else view.memory
 
-    def param(self, dtype: DType, given: Given) -> Param:
+    def param(self, dtype: DType, given: GivenNumber) -> Param:
         """A number of the launch as a value; the same number is the same param."""
         key = (dtype, len(self.params) if isinstance(given, int) else given)
         if key not in self._given:
@@ -132,7 +130,7 @@ class Workshop:
             self.params[name] = (dtype, given)
         return Param(self._given[key], dtype)
 
-    def piece(self, launch: Launch, number: int) -> Piece:
+    def piece(self, launch: LoweredLaunch, number: int) -> Piece:
         """A launch as a piece."""
         kernel = launch.kernel
         assert isinstance(kernel, Kernel)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from bringup.lowering.call import Launch
+from bringup.lowering.call import LoweredLaunch
 from bringup.lowering.call import Memory as Memory
 
 
@@ -30,7 +30,7 @@ class Opaque:
     label: str
 
 
-Step: TypeAlias = Launch | Opaque
+Step: TypeAlias = LoweredLaunch | Opaque
 
 
 @dataclass(frozen=True)

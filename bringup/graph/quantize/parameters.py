@@ -92,7 +92,7 @@ def dtype_of(node: Any) -> torch.dtype | None:
 
 def per_tensor(node: Any, op: str) -> Parameters | None:
     """The parameters of a ``quantize_per_tensor`` or ``dequantize_per_tensor`` between 8-bit integers and float32;
-    None for any other node. Numbers that are no sensible parameters are left to the float path, too."""
+    None for any other node. Numbers that are not sensible parameters are left to the float path, too."""
     if op_of(node) != f"quantized_decomposed::{op}" or not node.args:
         return None
     scale, zero, low, high = (
@@ -111,7 +111,7 @@ def per_tensor(node: Any, op: str) -> Parameters | None:
 
 
 def bounds_of(node: Node) -> Bounds | None:
-    """Between what an op clamps: (0, None) for relu; None for any other op, or where a bound is no plain number."""
+    """Between what an op clamps: (0, None) for relu; None for any other op, or where a bound is not a plain number."""
     op = op_of(node)
     if op == "aten::relu":
         return 0.0, None

@@ -156,28 +156,28 @@ class _Rewriting:
         value = self._clamped(source.args[0], own.zero if bounds else low, high, own)
         return _Operand(self._replayed(value, moves, own.zero), own)
 
-    def _weight(self, node: Any, turned: bool) -> _Weight | None:
-        """A weight as [channels, …]; ``turned``: the graph wants it as [depth, channels]."""
+    def _weight(self, node: Any, transposed: bool) -> _Weight | None:
+        """A weight as [channels, …]; ``transposed``: the graph wants it as [depth, channels]."""
         while transposes(node):
-            turned, node = not turned, node.args[0]
+            transposed, node = not transposed, node.args[0]
         if dtype_of(node) is not torch.float32 or not node.args or dtype_of(node.args[0]) is not torch.int8:
             return None
         integers = node.args[0]
         if op_of(node) == "quantized_decomposed::dequantize_per_channel":
             scales, zeros = argument(node, 1, "scales"), argument(node, 2, "zero_points")
-            shown, channels = integers.meta["val"], 1 if turned else 0
+            shown, channels = integers.meta["val"], 1 if transposed else 0
             along = argument(node, 3, "axis") % shown.ndim == channels
             one_each = along and scales.meta["val"].shape == shown.shape[channels : channels + 1]
             if not one_each or dtype_of(scales) not in (torch.float32, torch.float64) or not self._all_zero(zeros):
                 return None
-            return _Weight(self._channels_first(integers, turned), scales)
+            return _Weight(self._channels_first(integers, transposed), scales)
         own = per_tensor(node, "dequantize_per_tensor")
         if own is None or own.zero != 0:
             return None
-        return _Weight(self._channels_first(integers, turned), own.scale)
+        return _Weight(self._channels_first(integers, transposed), own.scale)
 
-    def _channels_first(self, integers: Node, turned: bool) -> Node:
-        return self._emit(_aten.permute.default, integers, [1, 0]) if turned else integers
+    def _channels_first(self, integers: Node, transposed: bool) -> Node:
+        return self._emit(_aten.permute.default, integers, [1, 0]) if transposed else integers
 
     def _all_zero(self, zeros: Any) -> bool:
         """True if zero points are known to be 0: none at all, or constants of the graph."""
@@ -247,7 +247,7 @@ class _Rewriting:
         numbers = (*stride, *padding, *dilation, groups)  # type: ignore[misc]
         if transposed or not all(isinstance(number, int) for number in numbers):
             return None
-        layer = self._operands_of_layer(x, w, bias, wanted, turned=False)
+        layer = self._operands_of_layer(x, w, bias, wanted, transposed=False)
         if layer is None:
             return None
         operand, weight, vectors = layer
@@ -256,9 +256,9 @@ class _Rewriting:
         return self._emit(torch.ops.bringup.quantized_convolution.default, *given, *wanted.result, *window)
 
     def _operands_of_layer(
-        self, x: Any, w: Any, bias: Any, wanted: Parameters, turned: bool
+        self, x: Any, w: Any, bias: Any, wanted: Parameters, transposed: bool
     ) -> tuple[_Operand, _Weight, tuple[Node, ...]] | None:
-        operand, weight = self._operand(x), self._weight(w, turned)
+        operand, weight = self._operand(x), self._weight(w, transposed)
         if operand is None or weight is None or (bias is not None and not self._is_vector(bias, weight)):
             return None
         vectors = self._layer(operand, weight, bias, wanted)
@@ -269,7 +269,7 @@ class _Rewriting:
         return len(shape) == 1 and shape[0] == weight.integers.meta["val"].shape[0]
 
     def _linear(self, x: Any, w: Any, bias: Any, wanted: Parameters) -> Node | None:
-        layer = self._operands_of_layer(x, w, bias, wanted, turned=True)
+        layer = self._operands_of_layer(x, w, bias, wanted, transposed=True)
         if layer is None:
             return None
         operand, weight, vectors = layer

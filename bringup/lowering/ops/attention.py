@@ -13,7 +13,7 @@ from bringup.ir.dtypes import int64
 from bringup.ir.expr import Binary, Expr, IndexValue, Where, binary, const, unary
 from bringup.ir.index import AxisVar, as_index
 from bringup.lowering.call import Call, Number, Tensor
-from bringup.lowering.ops.attention_tiles import NEVER, ROWS, Heads, Scores, Tile, blocks_of, turned, unmasked
+from bringup.lowering.ops.attention_tiles import NEVER, ROWS, Heads, Scores, Tile, blocks_of, transposed, unmasked
 from bringup.lowering.ops.draws import keep_key
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, opmath
@@ -70,7 +70,7 @@ def attention(
     if dropping:
         keep_key(call, call.outs[2], "attention_key")
     wide = heads.wide
-    keys = turned(call, heads.key, heads.block, wide)
+    keys = transposed(call, heads.key, heads.block, wide)
     k = call.kernel("attention")
     tile = Tile.over(k, heads.outer, heads.queries, heads)
     shared = (*tile.outer[:2], as_index(0))

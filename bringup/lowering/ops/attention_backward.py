@@ -16,9 +16,9 @@ from bringup.ir.index import Index, as_index
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.ops.attention import Described, New, like
-from bringup.lowering.ops.attention_tiles import ROWS, Heads, Scores, Tile, blocks_of, turned, unmasked
+from bringup.lowering.ops.attention_tiles import ROWS, Heads, Scores, Tile, blocks_of, transposed, unmasked
 from bringup.lowering.ops.draws import kept_key
-from bringup.lowering.ops.folding import Fold, fold
+from bringup.lowering.ops.folding import Reduction, fold
 from bringup.lowering.registry import lowering
 
 #: (query, key) → what dropout multiplies a probability with; None without dropout.
@@ -77,7 +77,7 @@ def _sum_to(call: Call, out: Tensor, scores: Tensor) -> None:
     ahead = scores.ndim - out.ndim
     full = out.view([1] * ahead + list(out.shape), [0] * ahead + list(out.strides))
     dims = [d for d in range(scores.ndim) if full.shape[d] == 1]
-    total = Fold(lambda piece: (piece.reduce(lambda *j: piece(*j)),), "add")
+    total = Reduction(lambda piece: (piece.reduce(lambda *j: piece(*j)),), "add")
     fold(call, [scores], dims, True, total, [full])
 
 
@@ -113,7 +113,7 @@ class _Backward:
         """dQ: 8 queries against all keys; dS as well where it is kept."""
         call, heads = self.call, self.heads
         wide = heads.wide
-        keys, values = (turned(call, x, heads.block, wide) for x in (heads.key, heads.value))
+        keys, values = (transposed(call, x, heads.block, wide) for x in (heads.key, heads.value))
         k = call.kernel("attention_grad_query")
         tile = Tile.over(k, heads.outer, heads.queries, heads)
         shared = (*tile.outer[:2], as_index(0))
@@ -156,7 +156,7 @@ class _Backward:
         """dK and dV: 8 keys against all queries of all heads that share them."""
         call, heads = self.call, self.heads
         wide = heads.wide
-        queries, grads = (turned(call, x, heads.block, wide) for x in (heads.query, self.grad))
+        queries, grads = (transposed(call, x, heads.block, wide) for x in (heads.query, self.grad))
         k = call.kernel("attention_grad_key_value")
         tile = Tile.over(k, heads.outer[:2], heads.keys, heads)
         shared = (*tile.outer, as_index(0))

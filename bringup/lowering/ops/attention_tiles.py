@@ -1,7 +1,7 @@
-"""What attention kernels are made of: heads in groups, blocks of positions turned, tiles of scores, dropout.
+"""What attention kernels are made of: heads in groups, blocks of positions transposed, tiles of scores, dropout.
 
 A grid point owns 8 rows (queries, or keys for their gradient) and walks over blocks of 64 columns. Its tile of scores
-is 8 × 64 in scratch: eight sums side by side are what keeps fused multiply-adds busy, and columns that were turned
+is 8 × 64 in scratch: eight sums side by side are what keeps fused multiply-adds busy, and columns that were transposed
 beforehand lie side by side.
 """
 
@@ -83,7 +83,7 @@ def blocks_of(extent: IntLike, size: int) -> IntLike:
     return (extent + (size - 1)) // size
 
 
-def turned(call: Call, x: Tensor, block: int, dtype: DType) -> Tensor:
+def transposed(call: Call, x: Tensor, block: int, dtype: DType) -> Tensor:
     """(…, positions, features) as (…, blocks, features, block): the positions of a block side by side, 0 behind."""
     *outer, positions, features = x.shape
     width = int(features)  # a number already

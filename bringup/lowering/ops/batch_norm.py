@@ -12,7 +12,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.ops.convolution import is_channels_last, strides_in_format
-from bringup.lowering.ops.folding import Fold, fold
+from bringup.lowering.ops.folding import Reduction, fold
 from bringup.lowering.ops.norms import given, parameter_gradients
 from bringup.lowering.ops.statistics import merge_moments, moments
 from bringup.lowering.registry import lowering, new_output
@@ -88,7 +88,7 @@ def _forward(
     if training:
         mean, variance = (call.temporary(wide, [channels]) for _ in range(2))
         # In float32 the mean of a training step's batch was 3 times as far from the truth as ATen's, which is made so.
-        definition = Fold(
+        definition = Reduction(
             lambda piece: moments(piece, wide, float64 if x.dtype is float32 else None),
             merge_moments,
             (0, 0, 0),

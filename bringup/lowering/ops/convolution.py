@@ -70,14 +70,14 @@ def image(tensor: Tensor, dim: int, groups: Sequence[IntLike], inner: IntLike) -
     """A tensor with dimension 0 or 1 split into groups, if there are any; dense ones stay visibly dense."""
     dims = tensor.ndim - 2
     order = (0, *range(2, tensor.ndim), 1)
-    turned = tensor.permute(order)
+    transposed = tensor.permute(order)
     last = not tensor.contiguous and all(
         stride == dense or extent == 1
-        for stride, dense, extent in zip(turned.strides, dense_strides(turned.shape), turned.shape)
+        for stride, dense, extent in zip(transposed.strides, dense_strides(transposed.shape), transposed.shape)
     )
-    held = replace(turned, contiguous=True) if last else tensor
+    held = replace(transposed, contiguous=True) if last else tensor
     if not last and not tensor.contiguous and tensor.shape[1] != 1 and is_unit(tensor.strides[1]):
-        held, last = turned, True  # a part of one: the phases of a strided transpose
+        held, last = transposed, True  # a part of one: the phases of a strided transpose
     if not groups:
         return Image(held, last, dims)
     at = 0 if dim == 0 else (held.ndim - 1 if last else 1)
@@ -132,7 +132,7 @@ def grid_of(
 ) -> tuple[tuple[AxisVar, ...], Index, Index, list[AxisVar]]:
     """Grid axes of groups, channels, batch and space, innermost what is innermost in the output's memory.
 
-    A depthwise 1 is no axis: vectors would run along it.
+    A depthwise 1 is not an axis: vectors would run along it.
     """
 
     def axis(extent: IntLike) -> Index:
@@ -320,8 +320,8 @@ def strides_in_format(sizes: Sequence[int], last: bool) -> tuple[int, ...]:
     sizes = [max(size, 1) for size in sizes]  # PyTorch's strides, also of an empty tensor
     if not last:
         return tuple(int(s) for s in dense_strides(sizes))
-    turned = [int(s) for s in dense_strides((sizes[0], *sizes[2:], sizes[1]))]
-    return (turned[0], turned[-1], *turned[1:-1])
+    transposed = [int(s) for s in dense_strides((sizes[0], *sizes[2:], sizes[1]))]
+    return (transposed[0], transposed[-1], *transposed[1:-1])
 
 
 def _outputs(

@@ -24,7 +24,7 @@ from bringup.lowering.ops.convolution import (
     spread,
     strides_in_format,
 )
-from bringup.lowering.ops.folding import Fold, fold
+from bringup.lowering.ops.folding import Reduction, fold
 from bringup.lowering.ops.image_loops import element
 from bringup.lowering.reduction import rows
 from bringup.lowering.registry import lowering
@@ -82,7 +82,7 @@ def weight_gradient(call: Call, out: Tensor, small: Tensor, large: Tensor, shape
     k.store(y, y_image.place([*part, *g, a], [e], r), total)
     k.launch()
     if parts:
-        fold(call, [sums], [0], False, Fold(lambda piece: (piece.reduce(lambda j: piece(j)),), "add"), [dense])
+        fold(call, [sums], [0], False, Reduction(lambda piece: (piece.reduce(lambda j: piece(j)),), "add"), [dense])
 
 
 def _cut(held: Image, parts: Sequence[int], share: IntLike) -> Image:

@@ -10,7 +10,7 @@ from bringup.ir.expr import Binary, Cast, Expr, Where, const, unary
 from bringup.ir.index import AxisVar
 from bringup.lowering.builder import KernelBuilder, identity
 from bringup.lowering.call import Call, Tensor
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.ops.sums import folding
 from bringup.lowering.reduction import normalized_dims
 from bringup.lowering.registry import Lowering, lowering
@@ -24,14 +24,14 @@ def same(a: Expr, b: Expr) -> Expr:
     return equal | (unary("isnan", a) & unary("isnan", b)) if a.dtype.is_float else equal
 
 
-def _first_of(op: str, signed: bool) -> Callable[[Piece], States]:
+def _first_of(op: str, signed: bool) -> Callable[[Elements], States]:
     """The extreme element of a piece and its first position: two passes, both of which are plain vector folds.
 
     ``signed``: the position is doubled, and its last bit is the sign of the element there. Zeros of both signs rank
     alike, and the value must be the one that stands at the position.
     """
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         peak = piece.reduce(lambda *j: piece(*j), op)
         nowhere = const(int64.high, int64)
 
@@ -73,7 +73,7 @@ def _located(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str, outs: lis
             )
         return tuple((peak, where)[n] for n in outs)
 
-    choose = Fold(_first_of(op, signed), _merge(op), inits, finish, positions=True)
+    choose = Reduction(_first_of(op, signed), _merge(op), inits, finish, positions=True)
     fold(call, [x], normalized_dims(dims, x.ndim), keepdim, choose)
 
 
@@ -115,11 +115,11 @@ lowering("aten::amin", "aten::min")(_extreme("min"))
 def aminmax(call: Call, self: Tensor, dim: int | None, keepdim: bool) -> None:
     """The smallest and the largest element, in one pass."""
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         return piece.k.reduce_many(piece.extents, lambda *j: (piece(*j),) * 2, merge, inits, piece.lanes)
 
     def merge(left: States, right: States) -> States:
         return Binary("min", left[0], right[0]), Binary("max", left[1], right[1])
 
     inits = (identity("min", self.dtype), identity("max", self.dtype))
-    fold(call, [self], normalized_dims(dim, self.ndim), keepdim, Fold(part, merge, inits))
+    fold(call, [self], normalized_dims(dim, self.ndim), keepdim, Reduction(part, merge, inits))

@@ -1,6 +1,6 @@
 """Reductions as states: elements make a state, states merge, the last one makes the results.
 
-fold(call, [x], dims, keepdim, Fold(part=lambda piece: (piece.reduce(lambda *j: piece(*j)),), merge="add"))
+fold(call, [x], dims, keepdim, Reduction(part=lambda piece: (piece.reduce(lambda *j: piece(*j)),), merge="add"))
 
 Where rows are long, a first kernel makes the states of pieces of the rows and a second one merges them: all cores take
 part, and sums lose less. The pieces follow from the sizes alone, so results do not depend on the number of cores.
@@ -30,7 +30,7 @@ LONG_ACROSS, PIECE_ACROSS = 1 << 13, 1 << 10
 
 
 @dataclass(frozen=True)
-class Piece:
+class Elements:
     """Elements to be folded: ``piece(*j)`` is one of the first input, ``piece.of(n, *j)`` one of input n."""
 
     k: KernelBuilder
@@ -68,13 +68,13 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Fold:
+class Reduction:
     """A reduction: the state of a piece, how two states merge, the state of no elements, and the results.
 
     ``inits`` may be left out where ``merge`` is the name of an op; ``finish`` where the states are the results.
     """
 
-    part: Callable[[Piece], tuple[Expr, ...]]
+    part: Callable[[Elements], tuple[Expr, ...]]
     merge: CombineLike
     inits: Sequence[Literal | None] | None = None
     finish: Callable[[KernelBuilder, tuple[Expr, ...]], tuple[Expr, ...]] = lambda k, states: states
@@ -87,7 +87,7 @@ def fold(
     inputs: Sequence[Tensor],
     dims: Sequence[int],
     keepdim: bool,
-    definition: Fold,
+    definition: Reduction,
     outs: Sequence[Tensor] | None = None,
 ) -> None:
     """Launches a reduction of inputs of one shape over some dimensions into ``outs`` (those of the call)."""
@@ -142,14 +142,14 @@ def _piece(
     folded: Sequence[LoopDim],
     first: Index | None = None,
     offset: Sequence[IntLike] | None = None,
-) -> Piece:
+) -> Elements:
     loops = [*outer, *folded]
     shape = [extent for extent, _ in loops]
     moved = offset or [0] * len(inputs)
     sources = tuple(k.read(t.view(shape, [s[n] for _, s in loops], moved[n])) for n, t in enumerate(inputs))
     extents = tuple(extent for extent, _ in folded)
     steps = tuple(strides[-1] for _, strides in folded)
-    return Piece(
+    return Elements(
         k, sources, axes, extents, steps, first or as_index(0), product(extents), lanes_along(folded[-1][1][0])
     )
 
@@ -161,7 +161,11 @@ def lanes_along(stride: IntLike) -> int:
 
 
 def _finish(
-    k: KernelBuilder, axes: Sequence[AxisVar], buffers: Sequence[Buffer], definition: Fold, states: tuple[Expr, ...]
+    k: KernelBuilder,
+    axes: Sequence[AxisVar],
+    buffers: Sequence[Buffer],
+    definition: Reduction,
+    states: tuple[Expr, ...],
 ) -> None:
     for buffer, value in zip(buffers, definition.finish(k, states)):
         k.store(buffer, axes, value)
@@ -174,7 +178,7 @@ def _fold_pieces(
     outer: list[LoopDim],
     folded: list[LoopDim],
     targets: Sequence[Tensor],
-    definition: Fold,
+    definition: Reduction,
 ) -> None:
     """Pieces of the outermost folded loop, then their states, then what the pieces leave over."""
     (extent, strides), inner = folded[0], folded[1:]
@@ -215,7 +219,7 @@ def _piece_size(extent: IntLike, stride: IntLike, inner: Sequence[LoopDim]) -> i
     return next((size for size in (1024, 128, 16) if below * size <= 2 * PIECE and extent >= 2 * size), 1)
 
 
-def _inits(definition: Fold, dtypes: Sequence[DType]) -> list[Expr | Literal | None]:
+def _inits(definition: Reduction, dtypes: Sequence[DType]) -> list[Expr | Literal | None]:
     if definition.inits is not None:
         return list(definition.inits)
     assert isinstance(definition.merge, str), "a merge function needs the state of no elements"
@@ -233,7 +237,7 @@ def by_line(
     inputs: Sequence[Tensor],
     dim: int,
     wide: DType,
-    definition: Fold,
+    definition: Reduction,
     formula: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
 ) -> None:
     """Launches ``out[…, j] = formula(values at j, states of the line)``: softmax and the like.
@@ -253,7 +257,7 @@ def by_line(
     k = call.kernel()
     i, extent, sources, (y,) = lines(k, dim, inputs, call.outs)
     lanes = lanes_along(x.strides[dim]) if x.ndim else 1
-    known = definition.part(Piece(k, tuple(sources), i, (extent,), (0,), as_index(0), extent, lanes))
+    known = definition.part(Elements(k, tuple(sources), i, (extent,), (0,), as_index(0), extent, lanes))
     named = tuple(value if isinstance(value, Name) else k.let(value) for value in known)
     with k.loop(extent) as j:
         k.store(y, (*i, j), formula(tuple(convert(source.at(*i, j), wide) for source in sources), named))

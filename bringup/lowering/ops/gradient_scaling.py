@@ -7,12 +7,12 @@ from bringup.ir.expr import Binary, Expr, Where, const, unary
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
 
 
-def _not_finite(piece: Piece) -> tuple[Expr, ...]:
+def _not_finite(piece: Elements) -> tuple[Expr, ...]:
     """1 if an element is infinite or NaN."""
     one, zero = const(1.0, float32), const(0.0, float32)
     return (piece.reduce(lambda *j: Where(unary("isfinite", piece(*j)), zero, one), "max"),)
@@ -32,7 +32,7 @@ def check_and_unscale(call: Call, self: list[Tensor], found_inf: Tensor, inv_sca
         return
     flags = call.temporary(float32, (len(gradients),))
     for n, x in enumerate(gradients):
-        fold(call, [x], range(x.ndim), False, Fold(_not_finite, "max"), [flags.select(0, n)])
+        fold(call, [x], range(x.ndim), False, Reduction(_not_finite, "max"), [flags.select(0, n)])
         wide = opmath(x.dtype)
         scale = inv_scale.view([1] * x.ndim, [0] * x.ndim)
         elementwise(call, [x], [x, scale], lambda v, s, wide=wide: v * convert(s, wide), [wide, None], "unscale")

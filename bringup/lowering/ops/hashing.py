@@ -8,7 +8,7 @@ from bringup.ir.dtypes import float64, uint64
 from bringup.ir.expr import Bits, Expr
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NoKernel, Tensor
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.reduction import normalized_dims
 from bringup.lowering.registry import lowering
 
@@ -24,7 +24,7 @@ def hash_tensor(call: Call, self: Tensor, dim: Sequence[int], keepdim: bool, mod
     if mode != 0:
         raise NoKernel(f"hash_tensor has no mode {mode}")
 
-    def part(piece: Piece) -> tuple[Expr, ...]:
+    def part(piece: Elements) -> tuple[Expr, ...]:
         return (piece.reduce(lambda *j: bits_of(piece(*j)), "xor"),)
 
-    fold(call, [self], normalized_dims(dim, self.ndim), keepdim, Fold(part, "xor"))
+    fold(call, [self], normalized_dims(dim, self.ndim), keepdim, Reduction(part, "xor"))

@@ -16,7 +16,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.ops.indexing import at_least_1d
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import opmath
@@ -31,7 +31,7 @@ def summed(call: Call, losses: Tensor, weights: Tensor | None, out: Tensor, tota
     inputs = [losses, *([weights] if weights is not None else [])]
     count = losses.numel
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         return tuple(piece.reduce(lambda *j, n=n: piece.of(n, *j)) for n in range(len(inputs)))
 
     def finish(k: KernelBuilder, states: States) -> States:
@@ -40,7 +40,7 @@ def summed(call: Call, losses: Tensor, weights: Tensor | None, out: Tensor, tota
         return (result,) if total is None else (result, states[1])
 
     outs = [out] if total is None else [out, total]
-    fold(call, inputs, range(losses.ndim), False, Fold(part, "add", (0,) * len(inputs), finish), outs)
+    fold(call, inputs, range(losses.ndim), False, Reduction(part, "add", (0,) * len(inputs), finish), outs)
 
 
 class _Positions:

@@ -11,7 +11,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.formulas import absolute, exp, log, log1p, log_sigmoid, maximum, sigmoid, where
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.ops.indexing import broadcast_shape
 from bringup.lowering.output_layout import promoted_output
 from bringup.lowering.registry import Outputs, compute_type, lowering, new_output
@@ -35,7 +35,7 @@ def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formul
     shape = broadcast_shape([t.shape for t in tensors])
     inputs = [t.expand(shape) for t in tensors]
 
-    def part(piece: Piece) -> tuple[Expr, ...]:
+    def part(piece: Elements) -> tuple[Expr, ...]:
         def element(*j: Any) -> Expr:
             loads = iter(range(len(inputs)))
             values = [
@@ -56,7 +56,7 @@ def reduced(call: Call, operands: Sequence[Any], reduction: int, formula: Formul
     def total(_: KernelBuilder, states: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return states
 
-    fold(call, inputs, range(len(shape)), False, Fold(part, "add", finish=mean if reduction == MEAN else total))
+    fold(call, inputs, range(len(shape)), False, Reduction(part, "add", finish=mean if reduction == MEAN else total))
 
 
 def _count(k: KernelBuilder, x: Tensor, kind: DType) -> Expr:

@@ -84,7 +84,7 @@ def matrix_matrix(
 
 
 def scaled_sum(beta: Number, alpha: Number, out: Tensor | None = None) -> Finish:
-    """alpha × sum + beta × added, where a factor of 1 is no multiplication; with beta 0 nothing is added at all.
+    """alpha × sum + beta × added, where a factor of 1 is not a multiplication; with beta 0 nothing is added at all.
 
     With alpha 0 BLAS does not look at the factors, so that their NaN do not count: in ops that the CPU leaves to it,
     whose result is ``out``; its halves are multiplied.

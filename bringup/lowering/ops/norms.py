@@ -18,7 +18,7 @@ from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, Number, Tensor
 from bringup.lowering.loops import LoopDim, in_memory_order, merged
 from bringup.lowering.ops.convolution import is_channels_last, strides_in_format
-from bringup.lowering.ops.folding import Fold, Piece, fold, lanes_along
+from bringup.lowering.ops.folding import Elements, Reduction, fold, lanes_along
 from bringup.lowering.ops.statistics import moments
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import opmath
@@ -48,13 +48,13 @@ class NormRows:
         loops += [(extent, strides[place]) for extent, strides in inner]
         return tensor.view([extent for extent, _ in loops], [stride for _, stride in loops])
 
-    def piece(self, *inputs: Tensor) -> Piece:
+    def piece(self, *inputs: Tensor) -> Elements:
         """The elements of a row, to be folded."""
         loops = self._loops(inputs, range(self.dims, inputs[0].ndim)) or [(1, (1,) * len(inputs))]
         buffers = tuple(self.k.read(self._view(t, loops, n)) for n, t in enumerate(inputs))
         extents = tuple(extent for extent, _ in loops)
         lanes, steps = lanes_along(loops[-1][1][0]), (0,) * len(loops)
-        return Piece(self.k, buffers, self.axes, extents, steps, as_index(0), product(extents), lanes)
+        return Elements(self.k, buffers, self.axes, extents, steps, as_index(0), product(extents), lanes)
 
     def statistic(self, tensor: Tensor) -> Expr:
         """The number that a tensor of one element per row has for this row."""
@@ -170,7 +170,7 @@ def parameter_gradients(
     wide = opmath(x.dtype)
     inputs = [grad] if dw is None else [grad, x, rstd.expand(x.shape), *(t.expand(x.shape) for t in given(mean))]
 
-    def terms(piece: Piece, *j: Any) -> States:
+    def terms(piece: Elements, *j: Any) -> States:
         g, *rest = (convert(piece.of(n, *j), wide) for n in range(len(inputs)))
         if dw is None:
             return (g,)
@@ -178,11 +178,11 @@ def parameter_gradients(
         weighted = g * ((value - middle[0] if middle else value) * scale)
         return (weighted,) if db is None else (weighted, g)
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         return piece.k.reduce_many(piece.extents, lambda *j: terms(piece, *j), "add", inits, piece.lanes)
 
     inits = (0,) * len(outs)
-    fold(call, inputs, dims, False, Fold(part, "add", inits), outs)
+    fold(call, inputs, dims, False, Reduction(part, "add", inits), outs)
 
 
 def _layer_norm_outputs(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
 #: (position before the border is folded back, extent of the input) → position in the input.
-Fold = Callable[[Index, Index], Expr]
+Reduction = Callable[[Index, Index], Expr]
 
 
 def reflected(at: Index, extent: Index) -> Expr:
@@ -33,7 +33,7 @@ def replicated(at: Index, extent: Index) -> Expr:
 
 
 def _places(
-    k: KernelBuilder, u: Sequence[Index], inputs: Sequence[IntLike], pads: Sequence[int], fold: Fold
+    k: KernelBuilder, u: Sequence[Index], inputs: Sequence[IntLike], pads: Sequence[int], fold: Reduction
 ) -> list[Index]:
     """Where each position of the padded image comes from; pads are (before, after) from the last dimension on."""
     places: list[Index] = []
@@ -44,7 +44,7 @@ def _places(
     return places
 
 
-def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Fold) -> None:
+def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Reduction) -> None:
     """Every element of the output from where the border folds back to."""
     (out,) = call.outs
     dims = len(pads) // 2
@@ -55,7 +55,7 @@ def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Fold) -> None:
     k.launch()
 
 
-def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Fold) -> None:
+def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Reduction) -> None:
     """Every element of the gradient goes where its element came from."""
     (out,) = call.outs
     dims = len(pads) // 2
@@ -69,7 +69,7 @@ def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Fold) -> N
     scatter_planes(call, out, dims, grad.shape[-dims:], terms)
 
 
-def _register(name: str, fold: Fold) -> None:
+def _register(name: str, fold: Reduction) -> None:
     def forward(call: Call, self: Tensor, padding: list[int]) -> None:
         pad(call, self, padding, fold)
 

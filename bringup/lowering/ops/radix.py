@@ -48,8 +48,8 @@ def sort_key(x: Expr, descending: bool) -> Expr:
         number = x if dtype.bits == 64 else convert(x, float32)
         bits = Bits(Where(Binary("eq", number, const(0.0, number.dtype)), const(0.0, number.dtype), number), kind)
         top = const(1 << (kind.bits - 1), kind)
-        # Negative numbers with all bits turned, others with the sign: without a branch, which would be missed half the
-        # time where signs are random.
+        # Negative numbers with all bits inverted, others with the sign: without a branch, which would be missed half
+        # the time where signs are random.
         signed = int64 if dtype.bits == 64 else int32
         negative = binary("shr", Cast(bits, signed), const(kind.bits - 1, signed))
         key: Expr = binary("xor", bits, Cast(negative, kind) | top)

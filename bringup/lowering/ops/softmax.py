@@ -8,7 +8,7 @@ from bringup.ir.dtypes import DType
 from bringup.ir.expr import Binary, Expr, Where, const, unary
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, Tensor
-from bringup.lowering.ops.folding import Fold, Piece, by_line
+from bringup.lowering.ops.folding import Elements, Reduction, by_line
 from bringup.lowering.ops.statistics import merge_log_sums
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -20,16 +20,16 @@ def _is_masked(peak: Expr) -> Expr:
     return Binary("eq", peak, const(float("-inf"), peak.dtype))
 
 
-def _exponentials(wide: DType) -> Fold:
+def _exponentials(wide: DType) -> Reduction:
     """(maximum, sum of e^(x - maximum)) of a line."""
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         peak = piece.reduce(lambda *j: convert(piece(*j), wide), "max")
         # A piece that is masked all along counts for nothing.
         shift = piece.k.let(Where(_is_masked(peak), const(0, wide), peak))
         return peak, piece.reduce(lambda *j: unary("exp", convert(piece(*j), wide) - shift))
 
-    return Fold(part, merge_log_sums, (float("-inf"), 0))
+    return Reduction(part, merge_log_sums, (float("-inf"), 0))
 
 
 def _forward(call: Call, x: Tensor, dim: int, formula: Callable[[States, States], Expr]) -> None:
@@ -75,10 +75,10 @@ def _backward(
     """The gradient of an element is a formula of (grad, output, sum over the line of ``summed(grad, output)``)."""
     wide = opmath(output.dtype)
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         return (piece.reduce(lambda *j: summed(convert(piece(*j), wide), convert(piece.of(1, *j), wide))),)
 
-    definition = Fold(part, "add", (0,))
+    definition = Reduction(part, "add", (0,))
     by_line(call, [grad, output], dim, wide, definition, lambda values, states: formula(*values, *states))
 
 

@@ -19,12 +19,12 @@ from bringup.lowering.symbolic import IntLike, product
 def as_lines(call: Call, x: Tensor, dim: int) -> Tensor:
     """The tensor with a dimension last, as (lines, extent): itself where it lies so, else a copy."""
     order = [*(d for d in range(x.ndim) if d != dim), dim]
-    turned = x if dim == x.ndim - 1 else x.permute(order)
-    shape = (product(turned.shape[:-1]), turned.shape[-1])
-    if turned.contiguous:
-        return turned.view(shape, dense_strides(shape))
+    transposed = x if dim == x.ndim - 1 else x.permute(order)
+    shape = (product(transposed.shape[:-1]), transposed.shape[-1])
+    if transposed.contiguous:
+        return transposed.view(shape, dense_strides(shape))
     lines = call.temporary(x.dtype, shape)
-    copy(call, lines.view(turned.shape, dense_strides(turned.shape)), turned)
+    copy(call, lines.view(transposed.shape, dense_strides(transposed.shape)), transposed)
     return lines
 
 

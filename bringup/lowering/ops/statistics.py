@@ -9,7 +9,7 @@ from bringup.ir.dtypes import DType, boolean
 from bringup.ir.expr import Binary, Expr, Where, binary, const, unary
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.reduction import normalized_dims
 from bringup.lowering.registry import Lowering, lowering
 from bringup.lowering.scalar_types import opmath
@@ -19,7 +19,7 @@ States = tuple[Expr, ...]
 # ---- variance ----
 
 
-def moments(piece: Piece, wide: DType, sums: DType | None = None) -> States:
+def moments(piece: Elements, wide: DType, sums: DType | None = None) -> States:
     """(count, mean, sum of squared deviations): two passes, the second over deviations from the mean of the first.
 
     The sum for the mean is of the type ``sums``, the wide one by default.
@@ -60,7 +60,7 @@ def _variance(root: bool, mean: bool) -> Lowering:
             value = unary("sqrt", variance) if root else variance
             return (value, middle) if mean else (value,)
 
-        definition = Fold(lambda piece: moments(piece, wide), merge_moments, (0, 0, 0), finish)
+        definition = Reduction(lambda piece: moments(piece, wide), merge_moments, (0, 0, 0), finish)
         fold(call, [self], normalized_dims(dim, self.ndim), keepdim, definition)
 
     return lower
@@ -86,14 +86,19 @@ def norm_of(
     """The p-norm of ``element(inputs…)``, values of the wide type, over some dimensions; no p is 2."""
     of, op, root = norm_parts(p)
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         def size(*j: Any) -> Expr:
             return of(piece.k, unary("abs", element(*(piece.of(n, *j) for n in range(len(inputs))))))
 
         return (piece.reduce(size, op, 0.0 if op == "max" else None),)
 
     fold(
-        call, inputs, dims, keepdim, Fold(part, op, (0,) if op == "max" else None, lambda k, s: (root(k, s[0]),)), outs
+        call,
+        inputs,
+        dims,
+        keepdim,
+        Reduction(part, op, (0,) if op == "max" else None, lambda k, s: (root(k, s[0]),)),
+        outs,
     )
 
 
@@ -174,7 +179,7 @@ def logsumexp(call: Call, self: Tensor, dim: Any, keepdim: bool) -> None:
     """log(sum(exp(x))), with the maximum taken out."""
     wide = opmath(call.outs[0].dtype)
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         peak = piece.reduce(lambda *j: convert(piece(*j), wide), "max")
         shift = piece.k.let(finite_or_zero(peak))
         return peak, piece.reduce(lambda *j: unary("exp", convert(piece(*j), wide) - shift))
@@ -183,5 +188,5 @@ def logsumexp(call: Call, self: Tensor, dim: Any, keepdim: bool) -> None:
         peak, total = states
         return (unary("log", total) + finite_or_zero(peak),)
 
-    definition = Fold(part, merge_log_sums, (float("-inf"), 0), finish)
+    definition = Reduction(part, merge_log_sums, (float("-inf"), 0), finish)
     fold(call, [self], normalized_dims(dim, self.ndim), keepdim, definition)

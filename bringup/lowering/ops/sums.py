@@ -9,7 +9,7 @@ from bringup.ir.dtypes import boolean, int64
 from bringup.ir.expr import Cast, Expr, IndexValue, Where, const, unary
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Tensor
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.reduction import normalized_dims
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
@@ -23,14 +23,14 @@ def folding(
     over = normalized_dims(dims, x.ndim)
     count = product(x.shape[d] for d in over)
 
-    def part(piece: Piece) -> tuple[Expr, ...]:
+    def part(piece: Elements) -> tuple[Expr, ...]:
         return (piece.reduce(lambda *j: value(piece(*j)), op),)
 
     def divided(k: KernelBuilder, states: tuple[Expr, ...]) -> tuple[Expr, ...]:
         (total,) = states
         return (total / Cast(IndexValue(k.size(count)), total.dtype),)
 
-    fold(call, [x], over, keepdim, Fold(part, op, finish=divided) if mean else Fold(part, op))
+    fold(call, [x], over, keepdim, Reduction(part, op, finish=divided) if mean else Reduction(part, op))
 
 
 def sum_of(call: Call, x: Tensor, dims: Any, keepdim: bool, op: str = "add", mean: bool = False) -> None:

@@ -70,8 +70,8 @@ def _slices(self: Tensor, dim: int) -> Tensor:
         if self.shape[dim] != 0:
             raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
         return self.new_empty((0, 1))
-    turned = self.movedim(dim, 0)
-    return turned.reshape(self.shape[dim], -1) if self.numel() else self.new_empty((0, 1))
+    transposed = self.movedim(dim, 0)
+    return transposed.reshape(self.shape[dim], -1) if self.numel() else self.new_empty((0, 1))
 
 
 def _taken(self: Tensor, dim: int, places: Tensor) -> Tensor:

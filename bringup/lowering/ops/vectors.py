@@ -11,7 +11,7 @@ from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, bina
 from bringup.lowering.builder import convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
-from bringup.lowering.ops.folding import Fold, Piece, fold
+from bringup.lowering.ops.folding import Elements, Reduction, fold
 from bringup.lowering.ops.statistics import norm_of
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import BY_CODE, CODE_OF, opmath
@@ -74,10 +74,10 @@ def weight_norm_backward(
     dim, others = _others(saved_v, dim)
     sums = call.temporary(wide, _kept(saved_v.shape, dim))
 
-    def part(piece: Piece) -> States:
+    def part(piece: Elements) -> States:
         return (piece.reduce(lambda *j: convert(piece(*j), wide) * convert(piece.of(1, *j), wide)),)
 
-    fold(call, [grad_w, saved_v], others, True, Fold(part, "add"), [sums])
+    fold(call, [grad_w, saved_v], others, True, Reduction(part, "add"), [sums])
     elementwise(call, [grad_g], [sums, saved_norms], lambda s, norm: s / norm, wide)
 
     def formula(grad: Expr, v: Expr, g: Expr, norm: Expr, s: Expr) -> Expr:
@@ -114,10 +114,10 @@ def histc(call: Call, self: Tensor, bins: int, min: Number, max: Number) -> None
     if own_range:
         for op, memory in (("min", low), ("max", high)):
 
-            def part(piece: Piece, op: str = op) -> States:
+            def part(piece: Elements, op: str = op) -> States:
                 return (piece.reduce(lambda *j: convert(piece(*j), wide), op),)
 
-            fold(call, [x], range(x.ndim), False, Fold(part, op), [memory])
+            fold(call, [x], range(x.ndim), False, Reduction(part, op), [memory])
     # Counted in float32 and rounded once: a bfloat16 that holds 256 stays 256 when one is added.
     counts = out if wide is out.dtype else call.temporary(wide, out.shape)
     elementwise(call, [counts], [], lambda: const(0, wide), [])

@@ -3,7 +3,7 @@
  * An `iss` is one hart in machine mode with one block of RAM. Every halfword of RAM has a decoded instruction (16
  * bytes) in a second, lazily filled mapping; op 0 means "decode me", so a fresh or dropped page decodes itself. An
  * instruction counts itself in its own record, so that functions, loads, stores and vector work are sums over
- * addresses, taken only when somebody asks (counts.c). What RAM does not hold goes to bus.c: UART, finisher, devices
+ * addresses, taken only when they are read (counts.c). What RAM does not hold goes to bus.c: UART, finisher, devices
  * (callbacks).
  *
  * Read in this order: this file, ops.inc (all instructions), decode.c with compressed.c, hart.inc (what they do;
@@ -57,7 +57,7 @@ typedef int (*iss_device_write)(void *user, uint64_t address, uint32_t size, uin
 
 typedef struct iss_config {
   uint64_t ram_base, ram_bytes;
-  void *ram; /* of somebody else, or NULL for our own */
+  void *ram; /* the caller's, or NULL for our own */
   uint32_t xlen, vlen, extensions;
   uint32_t portable; /* 1: vector kernels for any processor, although this one is newer */
   iss_device_read read;

@@ -190,7 +190,7 @@ class Accesses:
         return self.ops.where(guard, loaded, other)
 
     def element(self, memory: Buffer | Local, at: str) -> str:
-        """An element as it lies in memory; dialects whose buffers are no C arrays say how else it is read."""
+        """An element as it lies in memory; dialects whose buffers are not C arrays say how else it is read."""
         return f"b_{memory.name}[{at}]"
 
     def assign(self, memory: Buffer | Local, at: str, text: str) -> None:

@@ -1,7 +1,7 @@
 """Packing: C functions that copy a panel of a factor, k step after k step, into ``dst[k × width + lane]``.
 
 Lanes are positions along the rows or the columns; those beyond the end become 0. A matrix is copied (neighbouring
-lanes adjacent in memory) or turned in registers (neighbouring k adjacent); other affine factors go by tables
+lanes adjacent in memory) or transposed in registers (neighbouring k adjacent); other affine factors go by tables
 (contract_table.py); the rest is evaluated element by element.
 """
 
@@ -69,7 +69,7 @@ class Packing:
         return self.max_k * (1 + len(self.affine.guards)) if self.tabled else 0
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """True if memory runs along k, and the guards do not change along a run."""
         affine = self.affine
         return affine.unit_k and not affine.unit_lanes and all(step == Int(0) for step in affine.k[-1].guard_steps)
@@ -97,8 +97,8 @@ class PackWriter:
         """Everything that packs this factor."""
         if self.p.factor.affine is None:
             return self.evaluated()
-        if self.p.turned:
-            return self.turn() + self.head() + self.turn_plain() + "}\n"
+        if self.p.transposed:
+            return self.transpose() + self.head() + self.transpose_plain() + "}\n"
         return self.head() + self.copy_plain() + "}\n"
 
     def signature(self) -> str:
@@ -115,7 +115,7 @@ class PackWriter:
         source = f"  const {self.p.storage} *src = b_{self.p.affine.buffer.name} + {self.c(self.p.affine.base)};\n"
         return self.signature() + self.declarations + source
 
-    def turn(self) -> str:
+    def transpose(self) -> str:
         """The turning function: blocks of 8 floats or 4 doubles for columns, 4 for rows."""
         p, tile = self.p, self.p.tile
         lanes = min(tile.lanes, 8 if p.fixed_width and tile.kind[1:] == "32" else 4)
@@ -131,7 +131,7 @@ class PackWriter:
         lane = self.c(affine.lanes[0].step) if affine.lanes else "0"
         return lane, self.c(affine.k[0].step) if affine.k else "0"
 
-    def turn_plain(self) -> str:
+    def transpose_plain(self) -> str:
         """Rows along k."""
         p, (lane, _) = self.p, self.steps()
         return f"""  const {p.storage} *row[{p.max_width}];
@@ -165,7 +165,7 @@ class PackWriter:
     # any expression
 
     def evaluated(self) -> str:
-        """Element by element, for factors that are no plain Load."""
+        """Element by element, for factors that are not a plain Load."""
         p, w = self.p, self.w
         with w.scope("for (int64_t k = 0; k < kc; k++) {"):
             w.line(f"for (int64_t j = lanes; j < {p.width}; j++) dst[k * {p.width} + j] = 0;")

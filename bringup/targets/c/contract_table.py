@@ -51,9 +51,9 @@ class TableWriter(PackWriter):
 
     def functions(self) -> str:
         """The table over k, and the packing function."""
-        turned = self.p.turned
-        body = self.lane_table() + (self.turn_runs() if turned else self.copy_steps()) + "}\n"
-        return (self.turn() if turned else "") + self.k_table() + self.head() + body
+        transposed = self.p.transposed
+        body = self.lane_table() + (self.transpose_runs() if transposed else self.copy_steps()) + "}\n"
+        return (self.transpose() if transposed else "") + self.k_table() + self.head() + body
 
     def _walk(self, dimensions: tuple[Dimension, ...], start: str) -> tuple[str, str]:
         """C that splits a flat position over dimensions into x0, x1, …, and C that steps to the next one."""
@@ -113,7 +113,7 @@ class TableWriter(PackWriter):
         loop = f"for (int j = 0; j < {self.p.max_width}; j += 8) bits |= ({tests}) << j;"
         return f"{text}{{ uint32_t bits = 0; {loop} m &= bits; }}"
 
-    def turn_runs(self) -> str:
+    def transpose_runs(self) -> str:
         """Runs along the innermost k dimension; a lane whose guard fails is a null row."""
         p = self.p
         return f"""  const {p.storage} *row[{p.max_width}];

@@ -144,7 +144,7 @@ class Asm:
             with self.nest(rest, pointers, inner):
                 yield
             for pointer, done in zip(pointers, moved):
-                # After a single step nobody looks at the pointer again, unless a loop outside counts on it.
+                # After a single step the pointer is not read again, unless a loop outside counts on it.
                 self.add(pointer.register, pointer.step(axis) - done)
 
     @staticmethod

@@ -151,7 +151,7 @@ class _Writer:
             raise NotInVectors("memory of another type")
         found = known_steps(buffer, node.indices, [span.axis for span in spans])
         if found is None:
-            raise NotInVectors("an index that is no sum of steps")
+            raise NotInVectors("an index that is not a sum of steps")
         steps = {span.axis.name: 4 * step for span, step in zip(spans, found[0])}
         key = (name, tuple(sorted(steps.items())))
         if key not in self.pointers:

@@ -139,7 +139,7 @@ class _Plan:
             raise NotInVectors(f"memory of {getattr(buffer, 'dtype', 'one element')}")
         found = known_steps(buffer, indices, axes)
         if found is None:
-            raise NotInVectors("an index that is no sum of steps")
+            raise NotInVectors("an index that is not a sum of steps")
         return found
 
     def place(self, name: str, indices: tuple[Index, ...]) -> tuple[dict[str, int], int, int]:

@@ -16,7 +16,7 @@ def test_a_write_to_an_input_joins_its_producer(rows: Rows) -> None:
 
 
 def test_nobody_sees_the_new_value_too_early(rows: Rows) -> None:
-    """The transposed reader wants the old input, other points of it: it is no part of the kernel that overwrites it."""
+    """The transposed reader wants the old input, other points of it: it stays out of the kernel that overwrites it."""
     g = Graph()
     n = rows(g)
     x, y = g.input((n, n)), g.input((n, n))

@@ -173,7 +173,7 @@ def test_powers_that_need_no_logarithm(exponent: float) -> None:
 
 
 def test_halves_compare_with_the_rounded_number() -> None:
-    """0.1 is no bfloat16: PyTorch rounds it before it compares."""
+    """0.1 is not a bfloat16: PyTorch rounds it before it compares."""
     x = torch.tensor([0.1, 0.2], dtype=torch.bfloat16)
     assert interpret("aten::eq.Scalar", x, 0.1)[0].tolist() == [True, False]
     agree("aten::remainder.Scalar", x * 10, 0.1)

@@ -11,7 +11,7 @@ import pytest
 
 from bringup.compile.failure import NoKernel
 from bringup.compile.rendering import rendered
-from bringup.ir.index import Int
+from bringup.ir.index import Int, Size
 from bringup.ir.kernel import Kernel
 from bringup.targets import registry
 from bringup.targets.registry import languages, parse_target, register_target, target_class
@@ -139,9 +139,21 @@ def test_a_wrong_description_says_what_is_wrong(text: Any, error: str) -> None:
     ("source", "kind", "error"),
     [
         (CannotRender("no division"), NoKernel, "toy: no code for k: no division"),
-        (KeyError("add"), RuntimeError, "the target 'toy' failed to render k: 'add'"),
-        (None, RuntimeError, "the target 'toy' rendered k to no Source"),
-        ("text", RuntimeError, "the target 'toy' rendered k to no Source"),
+        (
+            KeyError("add"),
+            RuntimeError,
+            "the target 'toy' failed to render k: KeyError: 'add'; what its language lacks",
+        ),
+        (
+            None,
+            RuntimeError,
+            "the target 'toy' rendered k to no Source but NoneType: return Source(text, entry, units)",
+        ),
+        ("text", RuntimeError, "the target 'toy' rendered k to no Source but str"),
+        (Source(b"k", "k", Int(1)), RuntimeError, "a source whose text is bytes: it must be str"),  # type: ignore[arg-type]
+        (Source("k", None, Int(1)), RuntimeError, "a source without its entry None"),  # type: ignore[arg-type]
+        (Source("k", "k", 4), RuntimeError, "a source whose units are 4: write a formula"),  # type: ignore[arg-type]
+        (Source("k", "k", Size("n")), RuntimeError, "a source whose units need 'n', which is not a size of the kernel"),
         (Source("begin end", "k", Int(1)), RuntimeError, "a source without its entry 'k'"),
         (Source("begin end", "", Int(1)), RuntimeError, "a source without its entry ''"),
     ],

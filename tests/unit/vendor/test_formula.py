@@ -69,7 +69,7 @@ def test_bad_formulas(text: str, reason: str) -> None:
 def test_a_dimension_that_is_not_there() -> None:
     with pytest.raises(FormulaError, match=r"x.shape\[2\]: it has 2 dimensions in this call"):
         read("x.shape[2]", {"x"})({"x": torch.empty(2, 3)})
-    with pytest.raises(FormulaError, match="x is no tensor in this call"):
+    with pytest.raises(FormulaError, match="x is not a tensor in this call"):
         read("x.ld", {"x"})({"x": None})
 
 

@@ -26,7 +26,7 @@ def _in_words(step: Step) -> Step:
     kernel = step.kernel
     if len(kernel.buffers) != 1 or len(kernel.axes) != 1 or len(kernel.body) != 1:
         return step
-    (buffer,), (axis,), (store,), (place,) = kernel.buffers, kernel.axes, kernel.body, step.places
+    (buffer,), (axis,), (store,), (place,) = kernel.buffers, kernel.axes, kernel.body, step.buffers
     if not isinstance(store, Store) or not isinstance(store.value, Const) or not isinstance(axis.extent, Int):
         return step
     if store.mode != "unique" or store.combine is not None or store.guard is not None:

@@ -1,7 +1,7 @@
 """Images as one long row: vectors run over the ends of rows, and what they compute there is never looked at.
 
 A row of 26 outputs fills less than half of a vector of 64. Over all rows at once, with the input's distance between
-rows, 26 rows of 28 are 12 vectors instead of 26. The result keeps that distance; its readers are told, or it is copied.
+rows, 26 rows of 28 are 12 vectors instead of 26. The result keeps that distance; readers are adapted, or it is copied.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def flatten(program: StaticProgram) -> StaticProgram:
     temporaries = list(program.temporaries)
     for name in [step.name for step in program.steps]:
         at = next(n for n, one in enumerate(steps) if one.name == name)
-        step = steps[at]  # which may have been told of the rows before it
+        step = steps[at]  # which may have been adapted to the rows before it
         found = _flattened(step)
         if found is None:
             continue
-        place = step.places[found.result]
+        place = step.buffers[found.result]
         users = [user for user in steps if user is not step and user.touches(place.memory)]
-        told = [_told(user, place, found) for user in users]
-        if place.kind == "temporary" and all(told):
+        adapted = [_adapted(user, place, found) for user in users]
+        if place.kind == "temporary" and all(adapted):
             temporaries[place.number] = max(temporaries[place.number], found.nbytes)
-            places = step.places
-            for user, new in zip(users, told):
+            places = step.buffers
+            for user, new in zip(users, adapted):
                 assert new is not None
                 steps[steps.index(user)] = new
         else:
             pitched = Place("temporary", len(temporaries))
             temporaries.append(found.nbytes)
-            places = tuple(pitched if n == found.result else p for n, p in enumerate(step.places))
+            places = tuple(pitched if n == found.result else p for n, p in enumerate(step.buffers))
             steps.insert(at + 1, _compaction(step, found, pitched, place))
-        steps[at] = replace(step, kernel=found.kernel, places=places)
+        steps[at] = replace(step, kernel=found.kernel, buffers=places)
     return replace(program, steps=tuple(steps), temporaries=tuple(temporaries))
 
 
@@ -127,10 +127,10 @@ def _dense(buffer: Buffer) -> bool:
     return True
 
 
-def _told(user: Step, place: Place, flat: _Flat) -> Step | None:
+def _adapted(user: Step, place: Place, flat: _Flat) -> Step | None:
     """A reader of the result with its new strides; None if it sees the memory in another way."""
     buffers = []
-    for buffer, where in zip(user.kernel.buffers, user.places):
+    for buffer, where in zip(user.kernel.buffers, user.buffers):
         if where.memory != place.memory:
             buffers.append(buffer)
             continue
@@ -148,4 +148,4 @@ def _compaction(step: Step, flat: _Flat, pitched: Place, place: Place) -> Step:
     to = replace(flat.old, name="y", role="out")
     at = tuple(axis.var for axis in axes)
     kernel = Kernel("rows", buffers=(source, to), axes=axes, body=(Store("y", at, source.at(*at)),))
-    return Step(f"{step.name}_rows", kernel, (pitched, place), note=step.note)
+    return Step(kernel, (pitched, place), name=f"{step.name}_rows", note=step.note)

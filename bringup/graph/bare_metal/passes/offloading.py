@@ -39,7 +39,7 @@ def _only_sums(c: Contraction) -> bool:
     if c.contract.dtype is not float32 or vector_contract(c.kernel, "whole", frozenset()) is not None:
         return False
     place = Place("temporary", 0)
-    step = Step("sums", c.kernel, (place,) * len(c.kernel.buffers))
+    step = Step(c.kernel, (place,) * len(c.kernel.buffers))
     return vector_contract(_split(step, c, place)[0].kernel, "sums", frozenset()) is not None
 
 
@@ -72,7 +72,7 @@ def _split(step: Step, c: Contraction, place: Place) -> tuple[Step, Step, int]:
     sums = dense("sums", c.contract.dtype, tuple(axis.extent for axis in axes), "out")
     at = tuple(axis.var for axis in axes)
     factors = {c.row_buffer.name, c.column_buffer.name}
-    kept = [(b, p) for b, p in zip(kernel.buffers, step.places) if b.name in factors]
+    kept = [(b, p) for b, p in zip(kernel.buffers, step.buffers) if b.name in factors]
     product = Kernel(
         kernel.name,
         buffers=(*(replace(b, role="in") for b, _ in kept), sums),
@@ -81,7 +81,7 @@ def _split(step: Step, c: Contraction, place: Place) -> tuple[Step, Step, int]:
     )
     read: Buffer = replace(sums, role="in")
     used = _used(c)
-    others = [(b, p) for b, p in zip(kernel.buffers, step.places) if b.name in used]
+    others = [(b, p) for b, p in zip(kernel.buffers, step.buffers) if b.name in used]
     epilogue = Kernel(
         f"{kernel.name}_rest",
         buffers=(*(b for b, _ in others), read),
@@ -91,8 +91,8 @@ def _split(step: Step, c: Contraction, place: Place) -> tuple[Step, Step, int]:
     nbytes = c.contract.dtype.size
     for span in (*c.batch, *c.rows, *c.columns):
         nbytes *= span.extent
-    first = Step(step.name, product, (*(p for _, p in kept), place), step.macs, step.note)
-    rest = Step(f"{step.name}_rest", epilogue, (*(p for _, p in others), place), note=step.note)
+    first = replace(step, kernel=product, buffers=(*(p for _, p in kept), place))
+    rest = Step(epilogue, (*(p for _, p in others), place), name=f"{step.name}_rest", note=step.note)
     return first, rest, nbytes
 
 

@@ -69,12 +69,12 @@ def _padded(step: Step, load: Expr, place: Place) -> _Padded | None:
     )
     total = math.prod(extent.value for extent in shape)
     other = load.other if isinstance(load.other, Const) else const(0, buffer.dtype)
-    fill = Step(f"{step.name}_fill", _fill(buffer, total, other), (place,), note=step.note)
-    source = step.places[kernel.buffers.index(buffer)]
+    fill = Step(_fill(buffer, total, other), (place,), name=f"{step.name}_fill", note=step.note)
+    source = step.buffers[kernel.buffers.index(buffer)]
     copy, inside = _copy(buffer, new, low, high)
-    copies = Step(f"{step.name}_pad", copy, (source, replace(place, offset=inside)), note=step.note)
+    copies = Step(copy, (source, replace(place, offset=inside)), name=f"{step.name}_pad", note=step.note)
     used = replace(kernel, body=body, buffers=(*kernel.buffers, new))
-    reader = replace(step, kernel=used, places=(*step.places, place))
+    reader = replace(step, kernel=used, buffers=(*step.buffers, place))
     return _Padded((fill, copies, reader), total * buffer.dtype.size)
 
 

@@ -26,7 +26,7 @@ def fuse_pooling(program: StaticProgram) -> StaticProgram:
     steps = list(program.steps)
     for pool in list(steps):
         at = steps.index(pool)
-        for place, buffer in zip(pool.places, pool.kernel.buffers):
+        for place, buffer in zip(pool.buffers, pool.kernel.buffers):
             if place.kind != "temporary" or buffer.role != "in":
                 continue
             users = [step for step in steps if step.touches(place.memory)]
@@ -41,18 +41,18 @@ def fuse_pooling(program: StaticProgram) -> StaticProgram:
 
 def fused_step(conv: Step, pool: Step, place: Place) -> Step | None:
     """Both as one step; None if they do not fit together."""
-    made = conv.places.index(next(p for p in conv.places if p.memory == place.memory))
-    read = pool.places.index(place)
-    if conv.places[made] != place or pool.places.count(place) != 1:
+    made = conv.buffers.index(next(p for p in conv.buffers if p.memory == place.memory))
+    read = pool.buffers.index(place)
+    if conv.buffers[made] != place or pool.buffers.count(place) != 1:
         return None
     kernel = _fused(conv.kernel, conv.kernel.buffers[made], pool.kernel, pool.kernel.buffers[read])
     window = None if kernel is None else windowed_of(kernel)
     if kernel is None or window is None:
         return None
-    places = [p for n, p in enumerate(conv.places) if n != made] + [p for n, p in enumerate(pool.places) if n != read]
+    places = [p for n, p in enumerate(conv.buffers) if n != made] + [p for n, p in enumerate(pool.buffers) if n != read]
     name = f"{conv.name}_{pool.kernel.name.removesuffix('_with_indices')}"
     note = "; ".join(one for one in (conv.note, pool.note) if one)
-    return Step(name, kernel, tuple(places), window.contraction.macs, note)
+    return Step(kernel, tuple(places), name=name, macs=window.contraction.macs, note=note)
 
 
 def _fused(conv: Kernel, made: Buffer, pool: Kernel, read: Buffer) -> Kernel | None:
