@@ -21,7 +21,7 @@ from timing import Side, calls_of_burst, compare
 
 #: Networks of every kind, and graphs that only move memory.
 MODELS = ("mlp", "lstm", "gpt2", "vit_tiny", "dlrm", "mobilenetv3", "layer_norm", "softmax", "log_softmax", "adamw")
-EAGER_ROUNDS = 10
+EAGER_ROUNDS = 30
 SECONDS = 1.5  # of bursts, for each compiled row
 ENVIRONMENT = {
     "BRINGUP_DRIVERS": "sim",

@@ -10,28 +10,24 @@ _COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c", "#ad1a72", "#6940a5", "#64473a")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 400, 70, 40, 120, 55
 
 
-def line_chart(
-    lines: Mapping[str, Sequence[tuple[float, float]]], title: str, x_title: str, y_title: str, plain_y: bool = False
-) -> str:
+def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, x_title: str, y_title: str) -> str:
     """Returns the chart; each line has a name and points (x, y). Points that a logarithm has no place for are left out.
 
     >>> line_chart({"a": [(1, 2.0), (10, 3.0)]}, "t", "x", "y").count("<polyline")
     1
     """
-    kept = {
-        name: [(x, y) for x, y in points if x > 0 and (plain_y or y > 0)] for name, points in lines.items() if points
-    }
+    kept = {name: [(x, y) for x, y in points if x > 0 and y > 0] for name, points in lines.items() if points}
     xs = [x for points in kept.values() for x, _ in points] or [1.0]
     ys = [y for points in kept.values() for _, y in points] or [1.0]
     left, right = math.log10(min(xs)), math.log10(max(xs))
-    low, high = (0.0, max(*ys, 1.0)) if plain_y else (math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys))))
+    low, high = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
     wide, tall = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def across(x: float) -> float:
         return _LEFT + wide * ((math.log10(x) - left) / (right - left) if right > left else 0.5)
 
     def up(y: float) -> float:
-        part = ((y if plain_y else math.log10(y)) - low) / (high - low or 1)
+        part = (math.log10(y) - low) / (high - low or 1)
         return _TOP + tall * (1 - part)
 
     out = [
@@ -41,7 +37,7 @@ def line_chart(
         f'<text x="{_LEFT + wide / 2}" y="{_HEIGHT - 12}" text-anchor="middle">{escape(x_title)}</text>',
         f'<text transform="translate(16 {_TOP + tall / 2}) rotate(-90)" text-anchor="middle">{escape(y_title)}</text>',
     ]
-    marks = [high * at / 5 for at in range(6)] if plain_y else [10.0**at for at in range(int(low), int(high) + 1)]
+    marks = [10.0**at for at in range(int(low), int(high) + 1)]
     for mark in marks:
         y = up(mark)
         out.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + wide}" y2="{y:.1f}" stroke="#e3e3e0"/>')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ def _inputs(schema: Any) -> tuple[tuple[str, str], ...]:
     return tuple((a.name, str(a.type)) for a in schema.arguments if not a.is_out)
 
 
-def served_overloads(definitions: Mapping[str, Lowering], schemas: Iterable[Any] | None = None) -> list[Served]:
+def served_overloads(definitions: Mapping[str, Lowering]) -> list[Served]:
     """Every overload that the definitions serve, from PyTorch's own list of schemas.
 
     >>> [served.name for served in served_overloads({"aten::exp": print})]
@@ -38,7 +38,7 @@ def served_overloads(definitions: Mapping[str, Lowering], schemas: Iterable[Any]
 
     wanted = {name.partition(".")[0] for name in definitions}
     by_base: dict[str, list[Any]] = {}
-    for schema in torch._C._jit_get_all_schemas() if schemas is None else schemas:
+    for schema in torch._C._jit_get_all_schemas():
         base = schema.name.removesuffix("_")
         if schema.name in wanted or base in wanted:
             by_base.setdefault(base, []).append(schema)

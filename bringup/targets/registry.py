@@ -62,7 +62,7 @@ def target_class(language: str) -> type[Target]:
             return _registered[language]
     known = languages()
     close = get_close_matches(language, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "; register_target adds one (docs/targets.md)"
     raise ValueError(f"no kernels can be written in {language!r}; known: {', '.join(known)}{hint}")
 
 

@@ -110,7 +110,7 @@ typedef struct sim sim;
 typedef struct sim_device sim_device;
 typedef struct sim_stream sim_stream;
 
-/* A slot is free when nothing refers to it: the user's handle, the queued record and every waiter hold one reference. */
+/* A slot is free when unreferenced: the user's handle, the queued record and every waiter hold one reference. */
 typedef struct sim_event {
   _Atomic uint32_t done; /* also the futex the waiters sleep on */
   _Atomic uint32_t waiters;

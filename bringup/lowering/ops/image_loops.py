@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from bringup.ir.expr import AsIndex, Expr, Load
 from bringup.ir.index import AxisVar, Index, IndexLike, Int
@@ -25,13 +24,10 @@ def each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
     return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
 
 
-def grid_by_memory(k: KernelBuilder, out: Tensor, extents: Sequence[Any] | None = None) -> tuple[AxisVar, ...]:
-    """Grid axes over a tensor (or over extents known to be its own), the innermost in memory innermost. No guards: any
-    order means the same.
-    """
-    shape = out.shape if extents is None else extents
+def grid_by_memory(k: KernelBuilder, out: Tensor) -> tuple[AxisVar, ...]:
+    """Grid axes over a tensor, the innermost in memory innermost. No guards: any order means the same."""
     order = sorted(range(out.ndim), key=lambda d: -abs(hint_of(out.strides[d])))
-    axes = {d: k.grid(shape[d]) for d in order}
+    axes = {d: k.grid(out.shape[d]) for d in order}
     return tuple(axes[d] for d in range(out.ndim))
 
 

@@ -227,7 +227,7 @@ class _Windows:
             w.line(text)
         return units
 
-    def _left(self, window: Window, most: int, spare: int = 0) -> str:
+    def _left(self, window: Window, most: int) -> str:
         """A C name of how many outputs of a dimension this unit has."""
         start, extent, name = self.w.axis(window.u.name)[0], self.loops.extent(window.u), self.w.fresh("n")
         self.w.line(f"const int64_t {name} = {extent} - {start} < {most} ? {extent} - {start} : {most};")
