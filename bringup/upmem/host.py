@@ -37,7 +37,7 @@ DPUS_MAX = 2556
 #: What the linker calls the first byte of MRAM.
 _MRAM_AT = 0x08000000
 _TO, _FROM = 0, 1
-_FAULT = 9
+_FAULT = 23
 _SAMPLES_MAX = 4
 
 #: What is counted of a launch, per DPU; native/upmem.h has the same order.
