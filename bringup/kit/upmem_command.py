@@ -17,8 +17,6 @@ import typer
 from bringup.kit.terminal import fail
 from bringup.kit.upmem_sweep import sweep
 
-_SDK_COMPILER = "dpu-upmem-dpurte-clang"
-
 
 def upmem_application() -> typer.Typer:
     """The command group; ``bringup.cli`` adds it."""
@@ -59,7 +57,7 @@ def calibrate() -> None:
     print(f"UPMEM hardware: {hardware}; benchmarks/prim.py --fit fits the kernels to a table of measured times")
 
 
-_HostFiles = Annotated[list[Path], typer.Argument(help="The host program's C or C++ files, and behind -- its arguments.")]
+_HostFiles = Annotated[list[Path], typer.Argument(help="The host program's C or C++ files; behind -- its arguments.")]
 _DpuFiles = Annotated[list[Path], typer.Option("--dpu", help="The DPU program's C files.")]
 _Tasklets = Annotated[int, typer.Option(help="NR_TASKLETS.")]
 _Macros = Annotated[list[str] | None, typer.Option("-D", help="A macro for both: NAME or NAME=VALUE.")]
@@ -111,15 +109,17 @@ def compare(
     define: _Macros = None,
     include: _Folders = None,
     library: Annotated[Path | None, typer.Option(help="The other libdpu.so (default: the SDK's).")] = None,
-    compiler: Annotated[str, typer.Option(help="The compiler of DPU programs that belongs to it.")] = _SDK_COMPILER,
+    compiler: Annotated[str, typer.Option(help="Its compiler of DPU programs.")] = "dpu-upmem-dpurte-clang",
 ) -> None:
     """Run one program on the simulator and on another libdpu, the hardware's, and print what differs.
 
     Compared is what the host program prints, and its exit code. Exit status 1 when they differ.
     """
     from bringup.upmem.host import LIBRARY
+    from bringup.upmem.sdk import find_sdk
 
-    other = library or _sdk_library()
+    sdk = find_sdk()
+    other = library or (sdk.library if sdk else None)
     if other is None or not other.is_file():
         fail(
             "upmem compare",
@@ -163,12 +163,6 @@ def compare(
         else f"no difference: {len(ours.stdout.splitlines())} lines, exit code {ours.returncode}"
     )
     raise typer.Exit(1 if lines else 0)
-
-
-def _sdk_library() -> Path | None:
-    home = os.environ.get("UPMEM_HOME", "")
-    found = Path(home, "lib", "libdpu.so") if home else None
-    return found if found and found.is_file() else None
 
 
 def _host_files(command: str, host: list[Path], dpu: list[Path]) -> tuple[list[Path], list[str]]:

@@ -202,7 +202,7 @@ def _check_wram(program: bytes, tasklets: int, stacks: int) -> int:
     if data + stacks > WRAM_BYTES:
         raise DpuCompileError(
             f"the program needs {data + stacks:,} bytes of WRAM, a DPU has {WRAM_BYTES:,}: variables and constants "
-            f"{data:,}, and {tasklets} stacks {stacks:,} (-DSTACK_SIZE_DEFAULT= makes them smaller)"
+            f"{data:,}, and {tasklets} stacks of {stacks:,} in all (-DSTACK_SIZE_DEFAULT= makes them smaller)"
         )
     mram = table["__sys_used_mram_end"].address - 0x08000000
     if mram > MRAM_BYTES:

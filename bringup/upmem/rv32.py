@@ -64,9 +64,7 @@ def calibration() -> dict[str, Any]:
     return data
 
 
-def compile_rv32(
-    sources: Sequence[str], tasklets: int, stacks: int, flags: Sequence[str] = ()
-) -> bytes:
+def compile_rv32(sources: Sequence[str], tasklets: int, stacks: int, flags: Sequence[str] = ()) -> bytes:
     """The RV32 ELF file of a DPU program; raises DpuToolchainMissing where there is no gcc for RISC-V."""
     words = _compiler(tasklets, flags)
     with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:

@@ -20,11 +20,14 @@ from .compiler import compile_object, compile_program
 from .host import LIBRARY
 from .toolchain import HOST_HEADERS
 
-#: Words about warnings, speed, other machines and libraries, which mean nothing here; of some the next is a part.
-_SWALLOWED = ("-O", "-g", "-f", "-W", "-w", "-m", "-std", "--std", "--target", "-l", "-L", "-pedantic", "-save-temps")
-_SWALLOWED += ("--save-temps", "-pipe", "-s", "-v", "-MD", "-MMD", "-MP", "-T", "-nostd", "-x", "-pg", "--profiling")
+#: Words about warnings, speed, other machines and libraries, which mean nothing here.
+_SWALLOWED = tuple(
+    "-O -g -f -W -w -m -std --std --target -l -L -pedantic -save-temps --save-temps -pipe -s -v -MD -MMD -MP -nostd "
+    "-pg --profiling".split()
+)
 #: Those that change what a program means.
 _PASSED = {"-fgnu89-inline", "-fshort-enums", "-funsigned-char", "-fsigned-char", "-fms-extensions"}
+#: Of these the next word is a part.
 _TWO_WORDS = {"-MF", "-MT", "-MQ", "-target", "-Xlinker", "-Xclang", "-mllvm", "-x", "-T", "-L"}
 
 

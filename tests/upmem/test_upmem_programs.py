@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bringup.upmem import DpuToolchainMissing
 from bringup.upmem.host import LIBRARY
-from bringup.upmem.toolchain import compiler
 from bringup.upmem.tools import write_tools
-
-try:
-    compiler()
-except DpuToolchainMissing as reason:
-    pytest.skip(str(reason), allow_module_level=True)
 
 PROGRAMS = Path(__file__).parent / "programs"
 HISTOGRAM = [

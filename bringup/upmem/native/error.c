@@ -39,7 +39,7 @@ const char *failure_words(void) { return words; }
 
 UPMEM_API char *dpu_error_to_string(dpu_error_t error) {
   char text[1200];
-  const char *name = error == DPU_ERR_ASYNC_JOBS                     ? "an asynchronous job failed"
+  const char *name = error == DPU_ERR_ASYNC_JOBS                      ? "an asynchronous job failed"
                      : (unsigned)error < sizeof names / sizeof *names ? names[error]
                                                                       : NULL;
   bool plain = error == DPU_OK || !words[0];

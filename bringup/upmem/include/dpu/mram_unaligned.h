@@ -15,13 +15,13 @@ void mram_write_unaligned(const void *from, __mram_ptr void *to, unsigned int nb
 #define mram_write_int_atomic(to, value) __bringup_write_atomic((uint32_t)(to), (uint32_t)(value), 4)
 #define mram_write_byte_atomic(to, value) __bringup_write_atomic((uint32_t)(to), (uint32_t)(value), 1)
 
-#define BRINGUP_UPDATE(type, to, update, args)                                               \
-  do {                                                                                       \
-    __dma_aligned uint8_t bringup_word[8];                                                   \
-    const uint32_t bringup_at = (uint32_t)(to);                                              \
-    __bringup_take_word(bringup_at, bringup_word);                                           \
-    (update)((type *)(bringup_word + (bringup_at & 7)), (args));                             \
-    __bringup_give_word(bringup_at, bringup_word);                                           \
+#define BRINGUP_UPDATE(type, to, update, args)                   \
+  do {                                                           \
+    __dma_aligned uint8_t bringup_word[8];                       \
+    const uint32_t bringup_at = (uint32_t)(to);                  \
+    __bringup_take_word(bringup_at, bringup_word);               \
+    (update)((type *)(bringup_word + (bringup_at & 7)), (args)); \
+    __bringup_give_word(bringup_at, bringup_word);               \
   } while (0)
 void __bringup_write_atomic(uint32_t address, uint32_t value, unsigned bytes);
 void __bringup_take_word(uint32_t address, uint8_t *word);

@@ -103,7 +103,7 @@ void dpu_set_dpu_iterator_next(struct dpu_set_dpu_iterator_t *iterator);
 /* DPU_INCBIN(name, "file"): `struct dpu_incbin_t name`, a DPU program inside of the host program. */
 #define BRINGUP_TEXT_(x) #x
 #define BRINGUP_TEXT(x) BRINGUP_TEXT_(x)
-#define DPU_INCBIN(name, file)                                                                     \
+#define DPU_INCBIN(name, file)                                                                       \
   __asm__(".pushsection .data\n.balign 16\n"                                                       \
           "bringup_incbin_" BRINGUP_TEXT(name) ": .incbin \"" file "\"\n"                           \
           "bringup_incbin_end_" BRINGUP_TEXT(name) ": .asciz \"" file "\"\n.balign 8\n"            \
@@ -111,7 +111,7 @@ void dpu_set_dpu_iterator_next(struct dpu_set_dpu_iterator_t *iterator);
           ".size " BRINGUP_TEXT(name) ", 24\n"                                                     \
           BRINGUP_TEXT(name) ": .quad bringup_incbin_" BRINGUP_TEXT(name) ", bringup_incbin_end_"  \
           BRINGUP_TEXT(name) " - bringup_incbin_" BRINGUP_TEXT(name) ", bringup_incbin_end_"       \
-          BRINGUP_TEXT(name) "\n.popsection\n");                                                   \
+          BRINGUP_TEXT(name) "\n.popsection\n"); \
   extern struct dpu_incbin_t name;
 
 #ifdef __cplusplus

@@ -62,15 +62,15 @@ char *dpu_error_to_string(dpu_error_t error);
 #endif
 
 /* Says what failed on standard error, then does `on_error`. */
-#define DPU_CHECK(statement, on_error)                                                                 \
-  do {                                                                                                 \
-    dpu_error_t bringup_status = (statement);                                                          \
-    if (bringup_status != DPU_OK) {                                                                    \
-      char *bringup_words = dpu_error_to_string(bringup_status);                                       \
-      fprintf(stderr, "%s:%d (%s): %s\n", __FILE__, __LINE__, __func__, bringup_words);                \
-      free(bringup_words);                                                                             \
-      on_error;                                                                                        \
-    }                                                                                                  \
+#define DPU_CHECK(statement, on_error)                                                  \
+  do {                                                                                  \
+    dpu_error_t bringup_status = (statement);                                           \
+    if (bringup_status != DPU_OK) {                                                     \
+      char *bringup_words = dpu_error_to_string(bringup_status);                        \
+      fprintf(stderr, "%s:%d (%s): %s\n", __FILE__, __LINE__, __func__, bringup_words); \
+      free(bringup_words);                                                              \
+      on_error;                                                                         \
+    }                                                                                   \
   } while (0)
 
 /* Ends the program when the call fails. */
