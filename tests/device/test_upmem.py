@@ -255,6 +255,16 @@ def test_on_the_library_of_the_sdk(on_upmem: Callable[..., str], tmp_path: Path)
     assert "estimates" not in said
 
 
+def test_it_stays_small() -> None:
+    """docs/upmem.md says so: simulator, target, driver, commands and pages."""
+    root = EXAMPLES.parents[1]
+    folders = ("bringup/upmem", "bringup/targets/dpu", "bringup/drivers/upmem")
+    files = [file for folder in folders for file in (root / folder).rglob("*")]
+    files += [*(root / "bringup/kit").glob("upmem*.py"), *(root / "docs").glob("upmem*.md")]
+    texts = [file for file in files if file.suffix in {".py", ".c", ".h", ".ld", ".json", ".md"}]
+    assert 5000 < sum(len(file.read_text().splitlines()) for file in texts) <= 8000
+
+
 def test_launches_are_counted(on_upmem: Callable[..., str]) -> None:
     said = on_upmem(
         """

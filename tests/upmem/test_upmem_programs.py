@@ -68,9 +68,11 @@ def bringup(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     [("histogram", [], HISTOGRAM), ("pipeline", ["--tasklets", "7"], PIPELINE)],
 )
 def test_a_program_for_the_sdk_runs_unchanged(name: str, options: list[str], expected: list[str]) -> None:
-    done = bringup("run", f"{PROGRAMS / name}_host.c", "--dpu", f"{PROGRAMS / name}_dpu.c", *options)
-    assert done.stdout.splitlines() == expected, done.stderr
-    assert done.returncode == 0
+    words = ("run", f"{PROGRAMS / name}_host.c", "--dpu", f"{PROGRAMS / name}_dpu.c", *options)
+    for checks in ("0", "1"):
+        done = bringup(*words, env={**os.environ, "BRINGUP_UPMEM_CHECKS": checks})
+        assert done.stdout.splitlines() == expected, done.stderr
+        assert done.returncode == 0
 
 
 def test_its_own_makefile_works(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ static void release(struct upmem *all) {
   }
   if (all->mram) munmap(all->mram, (size_t)all->dpu_count * MRAM_BYTES);
   if (all->written) munmap(all->written, (size_t)all->dpu_count * WRITTEN_BYTES);
+  if (all->touched) munmap(all->touched, (size_t)all->dpu_count * MRAM_BYTES);
   if (all->wram) munmap(all->wram, (size_t)all->dpu_count * WRAM_BYTES);
   free(all->dpus);
   free(all->ranks);

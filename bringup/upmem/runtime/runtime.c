@@ -59,12 +59,16 @@ int __popcountdi2(uint64_t bits) {
 #define BU_OUTSIDE __attribute__((section(".bringup"), used))
 BU_OUTSIDE uint64_t __bringup_services[BU_SERVICES] = {0};
 BU_OUTSIDE unsigned __bringup_me = 0;
-BU_OUTSIDE uint64_t __bringup_counts[BU_COUNTS] = {0};
-#define BU_COUNT(kind) (__bringup_counts[kind]++)
+BU_OUTSIDE uint64_t __bringup_counts[BU_NUMBERS] = {0};
+#define BU_COUNT(kind) (__bringup_counts[kind]++, BU_SYNCED())
+#define BU_SYNCED() (__bringup_counts[BU_SYNCED_AT + __bringup_me] = ++__bringup_counts[BU_CLOCK])
 #define BU_TELL(service) ((void)0)
+#define BU_AROUND(yes) (__bringup_counts[BU_UNCHECKED] = (yes))
 #else
 #include "rv32.h"
 #define BU_COUNT(kind) ((void)0)
+#define BU_SYNCED() ((void)0)
+#define BU_AROUND(yes) ((void)0)
 #define BU_TELL(service) __asm__ volatile("lui t0, 0x20000\n  sw zero, 4*(" BU_TEXT(service) ")(t0)" ::: "t0", "memory")
 #endif
 
@@ -204,12 +208,14 @@ void barrier_wait(barrier_t *barrier) {
     return;
   }
   for (int again = 0; shared->generation == generation; again = 1) __bringup_block("a barrier", again);
+  BU_SYNCED();
 }
 
 void mutex_lock(mutex_id_t mutex) {
   volatile uint8_t *bit = mutex;
   BU_COUNT(BU_LOCKS);
   for (int again = 0; *bit; again = 1) __bringup_block("a mutex", again);
+  BU_SYNCED();
   *bit = 1;
   BU_TELL(12);
 }
@@ -221,6 +227,7 @@ bool mutex_trylock(mutex_id_t mutex) {
   return true;
 }
 void mutex_unlock(mutex_id_t mutex) {
+  BU_SYNCED();
   BU_TELL(13);
   *mutex = 0;
 }
@@ -230,10 +237,12 @@ void vmutex_lock(struct vmutex *mutexes, uint16_t id) {
   if (id >= mutexes->count) BU_FAULT_HERE("vmutex_lock: there is no such mutex");
   BU_COUNT(BU_LOCKS);
   for (int again = 0; *byte >> (id & 7) & 1; again = 1) __bringup_block("a virtual mutex", again);
+  BU_SYNCED();
   *byte |= 1 << (id & 7);
 }
 void vmutex_unlock(struct vmutex *mutexes, uint16_t id) {
   if (id >= mutexes->count) BU_FAULT_HERE("vmutex_unlock: there is no such mutex");
+  BU_SYNCED();
   mutexes->held[id / 8] &= ~(1 << (id & 7));
 }
 
@@ -244,11 +253,13 @@ void handshake_notify(void) {
   BU_COUNT(BU_HANDSHAKES);
   notified[self] = 1;
   for (int again = 0; notified[self]; again = 1) __bringup_block("a tasklet that takes its handshake", again);
+  BU_SYNCED();
 }
 void handshake_wait_for(sysname_t notifier) {
   if (notifier >= NR_TASKLETS) BU_FAULT_HERE("handshake_wait_for: there is no such tasklet");
   BU_COUNT(BU_HANDSHAKES);
   for (int again = 0; !notified[notifier]; again = 1) __bringup_block("a handshake", again);
+  BU_SYNCED();
   notified[notifier] = 0;
 }
 
@@ -256,6 +267,7 @@ void sem_take(sem_t *semaphore) {
   volatile int32_t *count = &semaphore->count;
   BU_COUNT(BU_SEMAPHORES);
   for (int again = 0; *count <= 0; again = 1) __bringup_block("a semaphore", again);
+  BU_SYNCED();
   *count = *count - 1;
 }
 void sem_give(sem_t *semaphore) {
@@ -264,17 +276,23 @@ void sem_give(sem_t *semaphore) {
 }
 
 /* ---- MRAM at any address ---- */
+/* Reads words around what is wanted, which nobody may have written and others may write. */
+static void read_around(uint32_t from, void *to, unsigned bytes) {
+  BU_AROUND(1);
+  mram_read((const __mram_ptr void *)from, to, bytes);
+  BU_AROUND(0);
+}
 static uint8_t words_bit; /* one tasklet at a time changes a word that others may share */
 
 void *mram_read_unaligned(const __mram_ptr void *from, void *buffer, unsigned bytes) {
   uint32_t address = (uint32_t)from, offset = address & 7;
-  mram_read((const __mram_ptr void *)(address - offset), buffer, (bytes + offset + 7) & ~7u);
+  read_around(address - offset, buffer, (bytes + offset + 7) & ~7u);
   return (char *)buffer + offset;
 }
 
 void __bringup_take_word(uint32_t address, uint8_t *word) {
   mutex_lock(&words_bit);
-  mram_read((const __mram_ptr void *)(address & ~7u), word, 8);
+  read_around(address & ~7u, word, 8);
 }
 void __bringup_give_word(uint32_t address, const uint8_t *word) {
   mram_write(word, (__mram_ptr void *)(address & ~7u), 8);
@@ -318,14 +336,14 @@ seqreader_buffer_t __bringup_seqread_alloc(uint32_t page) { return (uintptr_t)me
 void *__bringup_seqread_init(seqreader_buffer_t buffer, uint32_t from, seqreader_t *reader, uint32_t page) {
   reader->window = buffer;
   reader->mram_addr = from & ~7u;
-  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)buffer, 2 * page);
+  read_around(reader->mram_addr, (void *)buffer, 2 * page);
   return (char *)buffer + (from & 7);
 }
 
 void *__bringup_seqread_turn(void *at, seqreader_t *reader, uint32_t page) {
   uint32_t gone = ((uintptr_t)at - reader->window) & ~(page - 1);
   reader->mram_addr += gone;
-  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)reader->window, 2 * page);
+  read_around(reader->mram_addr, (void *)reader->window, 2 * page);
   return (char *)at - gone;
 }
 
