@@ -17,8 +17,6 @@ import typer
 from bringup.kit.terminal import fail
 from bringup.kit.upmem_sweep import sweep
 
-_SDK_COMPILER = "dpu-upmem-dpurte-clang"
-
 
 def upmem_application() -> typer.Typer:
     """The command group; ``bringup.cli`` adds it."""
@@ -59,7 +57,7 @@ def calibrate() -> None:
     print(f"UPMEM hardware: {hardware}; benchmarks/prim.py --fit fits the kernels to a table of measured times")
 
 
-_HostFiles = Annotated[list[Path], typer.Argument(help="The host program's C files, and behind -- its arguments.")]
+_HostFiles = Annotated[list[Path], typer.Argument(help="The host program's C or C++ files; behind -- its arguments.")]
 _DpuFiles = Annotated[list[Path], typer.Option("--dpu", help="The DPU program's C files.")]
 _Tasklets = Annotated[int, typer.Option(help="NR_TASKLETS.")]
 _Macros = Annotated[list[str] | None, typer.Option("-D", help="A macro for both: NAME or NAME=VALUE.")]
@@ -82,16 +80,15 @@ def run(
     from bringup.upmem.host import LIBRARY
 
     flags = [*(f"-D{one}" for one in define or ()), *(f"-I{one}" for one in include or ())]
+    sources, arguments = _host_files("upmem run", host, dpu)
     with tempfile.TemporaryDirectory(prefix="bringup-upmem-") as name:
         folder = Path(name)
         program, executable = folder / "dpu_program", folder / "host_program"
-        arguments = _build_host(
-            "upmem run", host, dpu, executable, program, LIBRARY, [*flags, f"-DNR_TASKLETS={tasklets}"]
-        )
-        try:
+        try:  # the DPU program first: the host program may contain it
             program.write_bytes(_compiled(dpu, tasklets, flags, report))
         except (OSError, RuntimeError) as error:
             fail("upmem run", str(error))
+        _build_host("upmem run", sources, executable, program, LIBRARY, [*flags, f"-DNR_TASKLETS={tasklets}"])
         events = folder / "events"
         environment = {**os.environ, "BRINGUP_UPMEM_PROGRAM": str(program)}
         if report:
@@ -112,15 +109,17 @@ def compare(
     define: _Macros = None,
     include: _Folders = None,
     library: Annotated[Path | None, typer.Option(help="The other libdpu.so (default: the SDK's).")] = None,
-    compiler: Annotated[str, typer.Option(help="The compiler of DPU programs that belongs to it.")] = _SDK_COMPILER,
+    compiler: Annotated[str, typer.Option(help="Its compiler of DPU programs.")] = "dpu-upmem-dpurte-clang",
 ) -> None:
     """Run one program on the simulator and on another libdpu, the hardware's, and print what differs.
 
     Compared is what the host program prints, and its exit code. Exit status 1 when they differ.
     """
     from bringup.upmem.host import LIBRARY
+    from bringup.upmem.sdk import find_sdk
 
-    other = library or _sdk_library()
+    sdk = find_sdk()
+    other = library or (sdk.library if sdk else None)
     if other is None or not other.is_file():
         fail(
             "upmem compare",
@@ -134,11 +133,11 @@ def compare(
         )
     flags = [*(f"-D{one}" for one in define or ()), *(f"-I{one}" for one in include or ())]
     flags.append(f"-DNR_TASKLETS={tasklets}")
+    sources, arguments = _host_files("upmem compare", host, dpu)
     results = []
     with tempfile.TemporaryDirectory(prefix="bringup-upmem-") as name:
         for side, one in (("simulator", LIBRARY), ("other", other)):
             program, executable = Path(name, f"dpu_{side}"), Path(name, f"host_{side}")
-            arguments = _build_host("upmem compare", host, dpu, executable, program, one, flags)
             try:
                 if one is LIBRARY:
                     program.write_bytes(_compiled(dpu, tasklets, flags[:-1], False))
@@ -149,6 +148,7 @@ def compare(
                 fail("upmem compare", f"{shlex.join(error.cmd)}\n{error.stderr or error.stdout}")
             except (OSError, RuntimeError) as error:
                 fail("upmem compare", str(error))
+            _build_host("upmem compare", sources, executable, program, one, flags)
             results.append(subprocess.run([str(executable), *arguments], capture_output=True, text=True))
     ours, theirs = results
     lines = list(
@@ -165,26 +165,25 @@ def compare(
     raise typer.Exit(1 if lines else 0)
 
 
-def _sdk_library() -> Path | None:
-    home = os.environ.get("UPMEM_HOME", "")
-    found = Path(home, "lib", "libdpu.so") if home else None
-    return found if found and found.is_file() else None
+def _host_files(command: str, host: list[Path], dpu: list[Path]) -> tuple[list[Path], list[str]]:
+    """Returns the host program's files and its arguments."""
+    sources = [one for one in host if one.suffix in (".c", ".cpp", ".cc")]
+    if not sources:
+        fail(command, "no C or C++ file of a host program was given")
+    if missing := [str(one) for one in (*sources, *dpu) if not one.is_file()]:
+        fail(command, f"there is no file {', '.join(missing)}")
+    return sources, [str(one) for one in host if one not in sources]
 
 
 def _build_host(
-    command: str, host: list[Path], dpu: list[Path], executable: Path, program: Path, library: Path, flags: list[str]
-) -> list[str]:
-    """Compiles the host program against a libdpu; returns its arguments."""
+    command: str, sources: list[Path], executable: Path, program: Path, library: Path, flags: list[str]
+) -> None:
+    """Compiles the host program against a libdpu."""
     from bringup.targets.toolchain import CompilerMissing, find_compiler
     from bringup.upmem.toolchain import HOST_HEADERS
 
-    sources = [one for one in host if one.suffix == ".c"]
-    if not sources:
-        fail(command, "no C file of a host program was given")
-    if missing := [str(one) for one in (*sources, *dpu) if not one.is_file()]:
-        fail(command, f"there is no file {', '.join(missing)}")
     try:
-        words = [*find_compiler(), "-O2", "-g", "-std=gnu11", f"-I{HOST_HEADERS}", *flags, f'-DDPU_BINARY="{program}"']
+        words = [*find_compiler(), "-O2", "-g", f"-I{HOST_HEADERS}", *flags, f'-DDPU_BINARY="{program}"']
     except CompilerMissing as error:
         fail(command, str(error))
     words += [
@@ -195,11 +194,11 @@ def _build_host(
         f"-Wl,-rpath,{library.parent}",
         "-lm",
         "-pthread",
+        *(["-lstdc++"] if any(one.suffix != ".c" for one in sources) else []),
     ]
     built = subprocess.run(words, capture_output=True, text=True)
     if built.returncode:
         fail(command, "the host program does not compile\n" + built.stderr.strip())
-    return [str(one) for one in host if one.suffix != ".c"]
 
 
 def _compiled(sources: list[Path], tasklets: int, flags: list[str], timed: bool) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -167,23 +168,45 @@ def _swap_modules(model: nn.Module, state: _Offloading, chosen: Selection, min_f
 
 def _rewrite_graph(model: nn.Module, state: _Offloading, chosen: Selection, min_flops: float) -> nn.Module:
     bare = without_hooks(model)
-    graphs: dict[bool, nn.Module] = {}
+    signature = inspect.signature(bare.forward)
+    graphs: dict[tuple[Any, ...], nn.Module] = {}
+    every = False  # bools, ints and texts are written into the program, too
 
-    def traced() -> nn.Module:
-        if bare.training not in graphs:  # a traced program has the mode written in
+    def traced(arguments: dict[str, Any]) -> nn.Module:
+        """Returns the program for the arguments that are no tensors; it has those and the mode written in."""
+        nonlocal every
+        while True:
+            fixed = {name: value for name, value in arguments.items() if _is_fixed(value, every)}
+            key = (bare.training, tuple((name, type(value), value) for name, value in fixed.items()))
+            if key in graphs:
+                return graphs[key]
             try:
-                module = symbolic_trace(bare)
+                module = symbolic_trace(bare, concrete_args=fixed or None)
             except Exception as error:
+                if not every:
+                    every = True
+                    continue
                 raise ValueError(
                     f"{type(model).__name__} cannot be traced for mode='fx' ({type(error).__name__}: {error}): "
                     "use mode='compile', or mode='module'"
                 ) from error
-            graphs[bare.training], units = offload_graph(module, chosen, state.weights, min_flops, compiled=False)
+            graphs[key], units = offload_graph(module, chosen, state.weights, min_flops, compiled=False)
             state.units += units
-        return graphs[bare.training]
+            return graphs[key]
 
-    traced()
-    return Offloaded(model, lambda *args, **kwargs: traced()(*args, **kwargs), bare)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        # A tracer may name its inputs anew: they are given in their order.
+        return traced(bound.arguments)(*bound.args, *bound.kwargs.values())
+
+    traced({name: one.default for name, one in signature.parameters.items() if one.default is not one.empty})
+    return Offloaded(model, call, bare)
+
+
+def _is_fixed(value: object, every: bool) -> bool:
+    """Whether an argument becomes a part of a traced program: None, which a tracer's stand-in never is, or a choice."""
+    return value is None or (every and isinstance(value, (bool, int, str)))
 
 
 def _compile(model: nn.Module, state: _Offloading, chosen: Selection, min_flops: float) -> nn.Module:

@@ -37,7 +37,7 @@ DPUS_MAX = 2556
 #: What the linker calls the first byte of MRAM.
 _MRAM_AT = 0x08000000
 _TO, _FROM = 0, 1
-_FAULT = 9
+_FAULT = 23
 _SAMPLES_MAX = 4
 
 #: What is counted of a launch, per DPU; native/upmem.h has the same order.
@@ -77,7 +77,7 @@ class Symbol(NamedTuple):
         return self.address >= _MRAM_AT
 
 
-class _SetHandle(ctypes.Structure):
+class SetHandle(ctypes.Structure):
     """``struct dpu_set_t``, 24 bytes, passed by value."""
 
     _fields_ = (
@@ -87,7 +87,9 @@ class _SetHandle(ctypes.Structure):
     )
 
 
-class _SymbolOut(ctypes.Structure):
+class SymbolOut(ctypes.Structure):
+    """``struct dpu_symbol_t``."""
+
     _fields_ = (("address", ctypes.c_uint32), ("size", ctypes.c_uint32))
 
 
@@ -97,13 +99,13 @@ def library() -> ctypes.CDLL:
     if not LIBRARY.exists():
         raise DpuError(f"the DPU simulator was not built ({LIBRARY} is missing): run make build")
     loaded = ctypes.CDLL(str(LIBRARY))
-    handle, by_pointer = _SetHandle, ctypes.POINTER(_SetHandle)
+    handle, by_pointer = SetHandle, ctypes.POINTER(SetHandle)
     u32, u64, pointer, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
     signatures: dict[str, tuple[Any, ...]] = {
         "dpu_alloc": (ctypes.c_int, u32, text, by_pointer),
         "dpu_free": (ctypes.c_int, handle),
         "dpu_load_from_memory": (ctypes.c_int, handle, text, ctypes.c_size_t, ctypes.POINTER(pointer)),
-        "dpu_get_symbol": (ctypes.c_int, pointer, text, ctypes.POINTER(_SymbolOut)),
+        "dpu_get_symbol": (ctypes.c_int, pointer, text, ctypes.POINTER(SymbolOut)),
         "dpu_launch": (ctypes.c_int, handle, ctypes.c_int),
         "bringup_upmem_transfer": (ctypes.c_int, by_pointer, u32, u32, u32, u32, u32, u32, pointer, u64, u64),
         "bringup_upmem_counters": (None, by_pointer, pointer),
@@ -123,7 +125,8 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _free(loaded: ctypes.CDLL, handle: _SetHandle) -> None:
+def free_set(loaded: ctypes.CDLL, handle: SetHandle) -> None:
+    """Gives a set back."""
     loaded.dpu_free(handle)
 
 
@@ -148,13 +151,15 @@ class DpuSet:
 
     def __init__(self, count: int, *, seconds: float = 600.0, checks: bool = False) -> None:
         self._c = library()
-        self._handle = _SetHandle()
+        self._handle = SetHandle()
         if not 1 <= count <= DPUS_MAX:
             raise DpuError(f"a set of {count:,} DPUs: a machine has 1 to {DPUS_MAX:,}")
         self._check(self._c.dpu_alloc(count, None, ctypes.byref(self._handle)))
-        self._finalizer = weakref.finalize(self, _free, self._c, self._handle)
+        self._finalizer = weakref.finalize(self, free_set, self._c, self._handle)
         self.count = count
         """How many DPUs."""
+        self.spent: float | None = None
+        """Seconds that the last call took on hardware; None on the simulator, whose time says nothing of a DPU's."""
         self._program = ctypes.c_void_p()
         self._symbols: dict[str, Symbol] = {}
         self._c.bringup_upmem_limit(ctypes.byref(self._handle), seconds)
@@ -181,11 +186,14 @@ class DpuSet:
         WRAM gets the program's initial values; MRAM keeps its contents, but for initialised ``__mram`` variables.
         """
         if not isinstance(program, bytes):
-            program = compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes, timed=timed)
+            program = self._compiled(program, tasklets, stack_bytes, timed)
         self._open()
         loaded = ctypes.c_void_p()
         self._check(self._c.dpu_load_from_memory(self._handle, program, len(program), ctypes.byref(loaded)))
         self._program, self._symbols = loaded, {}
+
+    def _compiled(self, program: str | Path, tasklets: int, stack_bytes: int, timed: bool) -> bytes:
+        return compile_program(program, tasklets=tasklets, stack_bytes=stack_bytes, timed=timed)
 
     def symbol(self, name: str) -> Symbol:
         """Where a variable of the program lies."""
@@ -193,7 +201,7 @@ class DpuSet:
         if found is None:
             if not self._program:
                 raise DpuError(f"no program is loaded, and so there is no variable '{name}': call load() first")
-            out = _SymbolOut()
+            out = SymbolOut()
             self._check(self._c.dpu_get_symbol(self._program, name.encode(), ctypes.byref(out)))
             found = self._symbols[name] = Symbol(out.address, out.size)
         return found
@@ -212,12 +220,12 @@ class DpuSet:
                 f"data of shape {array.shape} for {self.count - first} DPUs: its first dimension counts the DPUs"
             )
         count = array.shape[0]
-        self.transfer_in(where, array.ctypes.data, array.nbytes // count, offset=offset, first=first, count=count)
+        self.transfer(where, array.ctypes.data, array.nbytes // count, to=True, offset=offset, first=first, count=count)
 
     def broadcast(self, where: str | int, data: npt.ArrayLike | bytes, offset: int = 0) -> None:
         """Copies the same bytes to every DPU."""
         array = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
-        self.transfer_in(where, array.ctypes.data, array.nbytes, stride=0, offset=offset)
+        self.transfer(where, array.ctypes.data, array.nbytes, to=True, stride=0, offset=offset)
 
     def read(
         self,
@@ -232,50 +240,29 @@ class DpuSet:
         """Copies ``length`` elements out of each DPU: an array of shape (DPUs, length)."""
         out = np.empty((self.count - first if count is None else count, length), dtype)
         nbytes = out.nbytes // max(1, len(out))
-        self.transfer_out(where, out.ctypes.data, nbytes, offset=offset, first=first, count=len(out))
+        self.transfer(where, out.ctypes.data, nbytes, to=False, offset=offset, first=first, count=len(out))
         return out
 
-    def transfer_in(
+    def transfer(
         self,
         where: str | int,
         address: int,
         nbytes: int,
         *,
+        to: bool,
         stride: int | None = None,
         offset: int = 0,
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Copies ``nbytes`` of host memory at ``address + i * stride`` to DPU ``first + i``; stride 0: a broadcast."""
-        self._transfer(_TO, where, address, nbytes, nbytes if stride is None else stride, offset, first, count)
+        """Copies ``nbytes`` between host memory at ``address + i * stride`` and DPU ``first + i``.
 
-    def transfer_out(
-        self,
-        where: str | int,
-        address: int,
-        nbytes: int,
-        *,
-        stride: int | None = None,
-        offset: int = 0,
-        first: int = 0,
-        count: int | None = None,
-    ) -> None:
-        """Copies ``nbytes`` of DPU ``first + i`` to host memory at ``address + i * stride``."""
-        if stride == 0:
+        To DPUs a stride of 0 is a broadcast.
+        """
+        if stride is None:
+            stride = nbytes
+        if stride == 0 and not to and nbytes:
             raise ValueError("every DPU would write to the same bytes: give a stride")
-        self._transfer(_FROM, where, address, nbytes, nbytes if stride is None else stride, offset, first, count)
-
-    def _transfer(
-        self,
-        direction: int,
-        where: str | int,
-        host: int,
-        nbytes: int,
-        stride: int,
-        offset: int,
-        first: int,
-        count: int | None,
-    ) -> None:
         self._open()
         if isinstance(where, str):
             symbol, name = self.symbol(where), f"'{where}'"
@@ -291,10 +278,16 @@ class DpuSet:
             raise DpuError(f"{nbytes:,} bytes at offset {offset:,} of {name}, which has {symbol.size:,} bytes")
         if not nbytes or not count:
             return
-        status = self._c.bringup_upmem_transfer(
-            ctypes.byref(self._handle), direction, *symbol, offset, first, count, host, stride, nbytes
+        self._check(self._move(_TO if to else _FROM, symbol, offset, first, count, address, stride, nbytes), name)
+
+    def _move(
+        self, direction: int, symbol: Symbol, offset: int, first: int, count: int, host: int, stride: int, nbytes: int
+    ) -> int:
+        return int(
+            self._c.bringup_upmem_transfer(
+                ctypes.byref(self._handle), direction, *symbol, offset, first, count, host, stride, nbytes
+            )
         )
-        self._check(status, name)
 
     # ---- launches ----
     def launch(self, **arguments: Any) -> None:
@@ -306,7 +299,10 @@ class DpuSet:
         self._open()
         for name, value in arguments.items():
             self.broadcast(name, self._argument(name, value))
-        self._check(self._c.dpu_launch(self._handle, 1))
+        self._check(self._run())
+
+    def _run(self) -> int:
+        return int(self._c.dpu_launch(self._handle, 1))
 
     def _argument(self, name: str, value: Any) -> npt.ArrayLike | bytes:
         if isinstance(value, (bytes, np.ndarray, np.generic)):
@@ -373,5 +369,8 @@ class DpuSet:
 
     def _check(self, status: int, where: str = "") -> None:
         if status:
-            words = self._c.bringup_upmem_failure().decode(errors="replace")
+            words = self._words(status)
             raise (DpuFault if status == _FAULT else DpuError)(f"{where}: {words}" if where else words)
+
+    def _words(self, status: int) -> str:
+        return str(self._c.bringup_upmem_failure().decode(errors="replace"))

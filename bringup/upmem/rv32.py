@@ -23,7 +23,7 @@ import numpy as np
 from bringup.riscv.toolchain import ToolchainMissing, find_toolchain
 
 from .image import symbols
-from .toolchain import DPU_HEADERS, RUNTIME, STACK_BYTES, DpuCompileError, DpuToolchainMissing, run_compiler
+from .toolchain import DPU_HEADERS, RUNTIME, DpuCompileError, DpuToolchainMissing, run_compiler
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 IRAM_INSTRUCTIONS = 4096
@@ -64,24 +64,35 @@ def calibration() -> dict[str, Any]:
     return data
 
 
-def compile_rv32(
-    sources: Sequence[str], tasklets: int, stack_bytes: int = STACK_BYTES, flags: Sequence[str] = ()
-) -> bytes:
+def compile_rv32(sources: Sequence[str], tasklets: int, stacks: int, flags: Sequence[str] = ()) -> bytes:
     """The RV32 ELF file of a DPU program; raises DpuToolchainMissing where there is no gcc for RISC-V."""
+    words = _compiler(tasklets, flags)
+    with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
+        output = Path(folder, "program.elf")
+        link = [
+            *("-nostdlib", "-static", "-Wl,--build-id=none,--gc-sections"),
+            f"-Wl,-T,{RUNTIME / 'rv32.ld'},--defsym,__bringup_stacks={stacks}",
+        ]
+        run_compiler([*words, *link, "-o", str(output), *sources, str(RUNTIME / "runtime.c")])
+        return output.read_bytes()
+
+
+def compile_rv32_object(source: str, tasklets: int, flags: Sequence[str] = ()) -> bytes:
+    """The RV32 object file of one C file."""
+    words = _compiler(tasklets, flags)
+    with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
+        output = Path(folder, "object.o")
+        run_compiler([*words, "-c", "-o", str(output), source])
+        return output.read_bytes()
+
+
+def _compiler(tasklets: int, flags: Sequence[str]) -> list[str]:
     try:
         command = find_toolchain("gcc").command
     except ToolchainMissing as error:
         raise DpuToolchainMissing(f"instructions are counted on RV32: {error}") from None
     words = [*command, *_GCC, *_FLAGS, "-isystem", str(DPU_HEADERS), "-isystem", _own_headers(command)]
-    words += [f"-DNR_TASKLETS={tasklets}", *flags]
-    with tempfile.TemporaryDirectory(prefix="bringup-dpu-") as folder:
-        output = Path(folder, "program.elf")
-        link = [
-            *("-nostdlib", "-static", "-Wl,--build-id=none,--gc-sections"),
-            f"-Wl,-T,{RUNTIME / 'rv32.ld'},--defsym,__bringup_stacks={tasklets * stack_bytes}",
-        ]
-        run_compiler([*words, *link, "-o", str(output), *sources, str(RUNTIME / "runtime.c")])
-        return output.read_bytes()
+    return [*words, f"-DNR_TASKLETS={tasklets}", *flags]
 
 
 @functools.cache

@@ -16,11 +16,19 @@ from pathlib import Path
 from bringup import __version__
 from bringup.cache_directory import cache_directory, open_private
 
-from .compiler import compile_program
+from .compiler import compile_object, compile_program
 from .host import LIBRARY
 from .toolchain import HOST_HEADERS
 
-_SWALLOWED = {"-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-flto", "-save-temps"}
+#: Words about warnings, speed, other machines and libraries, which mean nothing here.
+_SWALLOWED = tuple(
+    "-O -g -f -W -w -m -std --std --target -l -L -pedantic -save-temps --save-temps -pipe -s -v -MD -MMD -MP -nostd "
+    "-pg --profiling".split()
+)
+#: Those that change what a program means.
+_PASSED = {"-fgnu89-inline", "-fshort-enums", "-funsigned-char", "-fsigned-char", "-fms-extensions"}
+#: Of these the next word is a part.
+_TWO_WORDS = {"-MF", "-MT", "-MQ", "-target", "-Xlinker", "-Xclang", "-mllvm", "-x", "-T", "-L"}
 
 
 def tools_folder() -> Path:
@@ -73,35 +81,51 @@ def _replace(path: Path, make: Callable[[Path], object]) -> None:
 
 def main(words: list[str]) -> int:
     """What ``dpu-upmem-dpurte-clang`` runs: clang's usual words, of which those about machines mean nothing here."""
-    sources: list[Path] = []
+    files: list[Path] = []
     flags: list[str] = []
-    output, rest = Path("a.out"), iter(words)
+    output: Path | None = None
+    objects, rest = False, iter(words)
     for word in rest:
         if word == "-o":
             output = Path(next(rest, "a.out"))
-        elif word in ("-I", "-D", "-include", "-U"):
+        elif word in ("-D", "-U"):
+            flags.append(word + next(rest, ""))
+        elif word in ("-I", "-include", "-isystem", "-iquote"):
             flags += [word, next(rest, "")]
-        elif word.startswith(("-I", "-D", "-U")):
+        elif word.startswith(("-I", "-D", "-U")) or word in _PASSED:
             flags.append(word)
-        elif word.endswith(".c"):
-            sources.append(Path(word))
-        elif word in ("-c", "-S", "-E") or word.endswith((".o", ".a")):
-            print(f"dpu-upmem-dpurte-clang: {word}: here a DPU program is compiled from its sources in one call")
-            return 1
-        elif not (word in _SWALLOWED or word.startswith(("-O", "-f", "-W", "-m", "-std", "--target", "-l", "-g"))):
-            print(f"dpu-upmem-dpurte-clang: what does {word} mean?", file=sys.stderr)
-            return 1
-    if not sources:
-        print("dpu-upmem-dpurte-clang: no C file", file=sys.stderr)
-        return 1
+        elif word == "-c":
+            objects = True
+        elif word in ("--version", "-dumpversion"):
+            print(f"dpu-upmem-dpurte-clang of bringup {__version__}")
+            return 0
+        elif word in _TWO_WORDS:
+            next(rest, "")
+        elif not word.startswith("-"):
+            files.append(Path(word))
+        elif not word.startswith(_SWALLOWED):
+            return _refused(f"what does {word} mean?")
+    if strange := [str(file) for file in files if file.suffix not in (".c", ".o", ".a")]:
+        return _refused(f"{strange[0]} is no C file, object or archive")
+    if not files:
+        return _refused("no C file")
     if not any(flag.startswith("-DNR_TASKLETS=") for flag in flags):
         flags.append("-DNR_TASKLETS=1")
+    if objects and output and len(files) > 1:
+        return _refused("-o names one file, and -c makes one of each C file")
     try:
-        output.write_bytes(compile_program(sources, flags=flags))
+        if not objects:
+            (output or Path("a.out")).write_bytes(compile_program(files, flags=flags))
+        for file in files if objects else ():
+            (output or Path(file.name).with_suffix(".o")).write_bytes(compile_object(file, flags))
     except (RuntimeError, OSError) as error:
-        print(f"dpu-upmem-dpurte-clang: {error}", file=sys.stderr)
-        return 1
+        return _refused(str(error))
     return 0
+
+
+def _refused(words: str) -> int:
+    print(f"dpu-upmem-dpurte-clang: {words}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,8 @@ from bringup.drivers.upmem import Driver
 from bringup.drivers.upmem.options import parse_options
 from bringup.drivers.upmem.times import Times
 from bringup.kit.upmem_command import upmem_application
-from bringup.upmem.host import DpuSet
+from bringup.upmem.host import LIBRARY, DpuSet
+from bringup.upmem.tools import write_tools
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="DPUs are simulated on x86-64 only"),
@@ -220,9 +222,47 @@ def test_wrong_options_name_the_limit(options: str, said: str) -> None:
 
 
 def test_demanded_hardware_that_is_not_there() -> None:
-    driver = Driver("hardware=always")
-    assert driver.device_count() == 0
-    assert "hardware=auto simulates" in driver.absent_reason()
+    for demanded, said in (("always", "has no /sys/class/dpu_rank"), ("/nowhere/libdpu.so", "has no libdpu.so there")):
+        driver = Driver(f"hardware={demanded}")
+        assert driver.device_count() == 0
+        assert said in driver.absent_reason()
+        assert "hardware=auto simulates" in driver.absent_reason()
+
+
+def test_on_the_library_of_the_sdk(on_upmem: Callable[..., str], tmp_path: Path) -> None:
+    """The stand-in for hardware is a copy of our library: the driver uses public calls of it alone."""
+    write_tools(tmp_path)
+    (tmp_path / "libdpu.so").unlink()
+    shutil.copy(LIBRARY, tmp_path / "libdpu.so")
+    said = on_upmem(
+        """
+        import copy
+        assert "hardware, by" in torch.upmem.get_device_name()
+        net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+        there = copy.deepcopy(net).to("upmem")
+        x, target = torch.randn(400, 12), torch.randint(0, 3, (400,))
+        for model, device in ((net, "cpu"), (there, "upmem")):
+            loss = F.cross_entropy(model(x.to(device)), target.to(device))
+            loss.backward()
+        for p, q in zip(net.parameters(), there.parameters()):
+            agree(q.grad, p.grad)
+        agree(x.to("upmem").t().contiguous()[3:5], x.t()[3:5])
+        print(torch.upmem.report())
+        """,
+        options=f"dpus=3,hardware={tmp_path / 'libdpu.so'}",
+    )
+    assert "times are measured" in said
+    assert "estimates" not in said
+
+
+def test_it_stays_small() -> None:
+    """docs/upmem.md says so: simulator, target, driver, commands and pages."""
+    root = EXAMPLES.parents[1]
+    folders = ("bringup/upmem", "bringup/targets/dpu", "bringup/drivers/upmem")
+    files = [file for folder in folders for file in (root / folder).rglob("*")]
+    files += [*(root / "bringup/kit").glob("upmem*.py"), *(root / "docs").glob("upmem*.md")]
+    texts = [file for file in files if file.suffix in {".py", ".c", ".h", ".ld", ".json", ".md"}]
+    assert 5000 < sum(len(file.read_text().splitlines()) for file in texts) <= 8000
 
 
 def test_launches_are_counted(on_upmem: Callable[..., str]) -> None:

@@ -6,6 +6,7 @@ say nothing of another; where a call fails as a whole, the worker runs its progr
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ import bringup
 from tests.fuzz.judge import Ran, left_behind, moved
 from tests.fuzz.program import SIZES, Program, namespace
 
+#: What runs op by op and what torch.compile compiles for.
+DEVICE = os.environ.get("BRINGUP_TEST_DEVICE") or "sim"
 Sizes = Mapping[str, int]
 #: For each choice of sizes, what each program left behind.
 Found = list[list[Ran]]
@@ -79,12 +82,12 @@ def eager(programs: Sequence[Program]) -> Found:
     """Op by op on the device, with both choices of sizes: the second is served by what the first one compiled."""
     found: Found = []
     for sizes in SIZES:
-        inputs = arguments(programs, sizes, "sim")
+        inputs = arguments(programs, sizes, DEVICE)
         found.append(apart(programs, inputs, together(programs)(*inputs)))
     return found
 
 
-def compiled(programs: Sequence[Program], *, dynamic: bool, backend: Any = "bringup", device: str = "sim") -> Found:
+def compiled(programs: Sequence[Program], *, dynamic: bool, backend: Any = "bringup", device: str = DEVICE) -> Found:
     """``torch.compile``; with dynamic sizes the second call has others."""
     torch._dynamo.reset()
     function = torch.compile(together(programs), backend=backend, fullgraph=True, dynamic=dynamic)

@@ -244,3 +244,40 @@ def test_wrong_arguments_are_errors(device: str) -> None:
     pickle.dumps(model)
     nothing = offload(nn.Sequential(nn.Flatten()), device)
     assert "nothing of this model" in str(offload.report(nothing))
+
+
+class Steps(nn.Module):
+    """Arguments that are no tensors decide what is computed, results are nested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(
+        self, x: torch.Tensor, times: int = 2, before: tuple[torch.Tensor, ...] | None = None, *, name: str = "first"
+    ) -> dict[str, object]:
+        for _ in range(times):
+            x = torch.relu(self.layer(x))
+        y = x if before is None else x + before[0]
+        if name == "second":
+            y = self.layer(y)
+        return {"results": (y, [x]), "name": name}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_arguments_that_are_no_tensors(mode: str, device: str) -> None:
+    model, x = Steps(), torch.randn(3, 6)
+    calls: list[tuple[tuple[object, ...], dict[str, object]]] = [
+        ((x,), {}),
+        ((x, 1), {}),
+        ((x,), {"name": "second", "before": (torch.ones(3, 6), x)}),
+        ((x, 3, (x,)), {"name": "second"}),
+        ((x,), {}),
+    ]
+    expected = [model(*args, **kwargs) for args, kwargs in calls]
+    fast = bringup.offload(model, device, min_flops=0, mode=mode)
+    for (args, kwargs), right in zip(calls, expected, strict=True):
+        found = fast(*args, **kwargs)
+        assert found["name"] == right["name"]
+        torch.testing.assert_close(found["results"], right["results"], rtol=1e-4, atol=1e-5)
+    bringup.offload.restore(fast)

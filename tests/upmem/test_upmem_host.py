@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from bringup.upmem import DpuCompileError, DpuError, DpuFault, DpuSet, DpuToolchainMissing, compile_program
-from bringup.upmem.toolchain import compiler
-
-try:
-    compiler()
-except DpuToolchainMissing as reason:
-    pytest.skip(str(reason), allow_module_level=True)
+from bringup.upmem import DpuCompileError, DpuError, DpuFault, DpuSet, compile_program
 
 SCALE = """
 #include <alloc.h>
@@ -102,7 +96,7 @@ def test_parts_of_a_set_and_plain_offsets() -> None:
         assert (machine.read(4096, np.int64, 2, offset=16, first=3, count=1) == rows[1, 2:4]).all()
         assert (machine.mram[4, 4096 : 4096 + 64].view(np.int64) == rows[2]).all()
         padded = np.zeros((6, 4), np.int64)
-        machine.transfer_out(4096, padded.ctypes.data, 16, stride=32)
+        machine.transfer(4096, padded.ctypes.data, 16, to=False, stride=32)
         assert (padded[:, :2] == everything[:, :2]).all()
         assert not padded[:, 2:].any()
 
@@ -245,7 +239,7 @@ def test_25_tasklets_are_refused() -> None:
 
 def test_wram_that_overflows_is_refused() -> None:
     text = "char big[60000]; int main(void) { big[1] = 1; return 0; }"
-    with pytest.raises(DpuCompileError, match=r"bytes of WRAM, a DPU has 65,536: .* 16 stacks of 1,024"):
+    with pytest.raises(DpuCompileError, match=r"bytes of WRAM, a DPU has 65,536: .* 16 stacks of 16,384"):
         compile_program(text)
     assert compile_program(text, stack_bytes=128)
     with pytest.raises(DpuCompileError, match="MRAM variables take 83,886,080 bytes"):
@@ -283,3 +277,64 @@ def test_wrong_calls_are_errors() -> None:
     with pytest.raises(DpuError, match="was closed"):
         machine.launch()
     machine.close()
+
+
+RACE = """
+#include <barrier.h>
+#include <defs.h>
+#include <handshake.h>
+#include <mram.h>
+#include <mram_unaligned.h>
+#include <mutex.h>
+#include <sem.h>
+__mram_noinit int64_t shared[64];
+__mram_noinit int counter;
+BARRIER_INIT(everybody, NR_TASKLETS)
+MUTEX_INIT(guard)
+SEMAPHORE_INIT(ready, 0)
+__host uint32_t how;
+static void add(int *value, int amount) { *value += amount; }
+int main(void) {
+  __dma_aligned int64_t word[2] = {me(), me()};
+  switch (how) {
+    case 0: mram_write(word, &shared[me()], 8); break;
+    case 1: mram_write(word, &shared[me() / 2], 8); break;
+    case 2: mram_write(word, &shared[me()], 8); mram_read(&shared[me() ^ 1], word, 8); break;
+    case 3: mram_read(&shared[me() ^ 1], word, 8); mram_write(word, &shared[me()], 8); break;
+    case 4: mutex_lock(guard); mram_write(word, &shared[0], 8); mutex_unlock(guard); break;
+    case 5: mram_write(word, &shared[me()], 8); barrier_wait(&everybody); mram_read(&shared[me() ^ 1], word, 8); break;
+    case 6:
+      if (me() == 0) mram_write(word, shared, 8), handshake_notify();
+      if (me() == 1) handshake_wait_for(0), mram_read(shared, word, 8);
+      break;
+    case 7:
+      if (me() == 1) sem_take(&ready), mram_read(shared, word, 8);
+      if (me() == 0) mram_write(word, shared, 8), sem_give(&ready);
+      break;
+    case 8: mram_update_int_atomic(&counter, add, 1); break;
+    case 9: barrier_wait(&everybody); if (me() > 1) mram_write(word, shared, 16); break;
+  }
+  return 0;
+}"""
+
+
+def test_races_of_tasklets_are_found_when_asked_for() -> None:
+    with DpuSet(2, checks=True) as machine:
+        machine.load(RACE, tasklets=4)
+        machine.broadcast("shared", np.zeros(64, np.int64))
+        for how in (0, 4, 5, 6, 7, 8) * 2:
+            machine.launch(how=how)
+        for how, name, bytes_moved in (
+            (1, "mram_write", 8),
+            (2, "mram_write", 8),
+            (3, "mram_read", 8),
+            (9, "mram_write", 16),
+        ):
+            with pytest.raises(
+                DpuFault, match=rf"{name} of {bytes_moved} bytes at MRAM offset .*: a race with tasklet"
+            ):
+                machine.launch(how=how)
+            machine.load(RACE, tasklets=4)
+    with DpuSet(2) as machine:
+        machine.load(RACE, tasklets=4)
+        machine.launch(how=1)

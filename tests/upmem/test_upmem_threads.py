@@ -10,13 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bringup.upmem import DpuFault, DpuSet, DpuToolchainMissing
-from bringup.upmem.toolchain import compiler
-
-try:
-    compiler()
-except DpuToolchainMissing as reason:
-    pytest.skip(str(reason), allow_module_level=True)
+from bringup.upmem import DpuFault, DpuSet
 
 SCALE = """
 #include <defs.h>

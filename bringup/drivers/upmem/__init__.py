@@ -6,7 +6,8 @@
 dpus       of one device, 1 to 2,556 (default 64, one rank)
 tasklets   of a DPU, 1 to 24 (default 16)
 devices    1 to 16 (default 1)
-hardware   ``auto`` (default), ``never`` (simulate) or ``always`` (an error where there is none)
+hardware   ``auto`` (default), ``never`` (simulate), ``always`` (an error where there is none), or the path of the
+           libdpu.so to use
 timing     1: instructions are counted too, on RV32 (default 0: kernels take what their DMA does)
 =========  ===========================================================================================================
 
@@ -21,11 +22,15 @@ import itertools
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bringup.driver import CopyKind, DeviceSpec, DriverAbsent, Launch, Placement, PlacementKind
 from bringup.driver import Driver as Base
 from bringup.drivers.upmem.machine import Machine, Program, host_bytes
 from bringup.drivers.upmem.options import parse_options
+
+if TYPE_CHECKING:
+    from bringup.upmem.sdk import Sdk
 
 #: Of what ``compile`` returns; part of the disk cache's keys.
 _FORMAT = "name, program"
@@ -56,11 +61,16 @@ class Driver(Base):
     @functools.cached_property
     def _missing(self) -> str:
         from bringup.upmem.host import LIBRARY
+        from bringup.upmem.sdk import COMPILER
         from bringup.upmem.toolchain import DpuToolchainMissing, compiler
 
-        if self._options.hardware == "always":
-            found = "has DPUs, but this driver does not run on them yet" if _RANKS.exists() else f"has no {_RANKS}"
-            return f"hardware=always, and this machine {found}: hardware=auto simulates"
+        asked = self._options.hardware
+        if self._sdk is not None:
+            return ""
+        if asked not in ("auto", "never"):
+            found = "has no UPMEM SDK (UPMEM_HOME)" if asked == "always" and _RANKS.exists() else f"has no {_RANKS}"
+            found = found if asked == "always" else f"has no libdpu.so there, or no {COMPILER} beside it or on PATH"
+            return f"hardware={asked}, and this machine {found}: hardware=auto simulates"
         if not LIBRARY.exists():
             return f"the DPU simulator was not built ({LIBRARY} is missing): run make build"
         try:
@@ -69,6 +79,16 @@ class Driver(Base):
             return str(missing)
         return ""
 
+    @functools.cached_property
+    def _sdk(self) -> Sdk | None:
+        """What reaches hardware; None: the DPUs are simulated."""
+        from bringup.upmem.sdk import find_sdk
+
+        asked = self._options.hardware
+        if asked == "never" or (asked in ("auto", "always") and not _RANKS.exists()):
+            return None
+        return find_sdk(Path(asked) if asked.startswith("/") else None)
+
     def open(self, device: int) -> DeviceSpec:
         """Allocates the DPUs."""
         if self._missing:
@@ -76,14 +96,18 @@ class Driver(Base):
         if not 0 <= device < self._options.devices:
             raise ValueError(f"there is no device {device}: upmem has {self._options.devices}")
         if device not in self._machines:
-            self._machines[device] = Machine(self._options)
+            self._machines[device] = Machine(self._options, self._sdk)
         machine = self._machines[device]
         return DeviceSpec(
-            name=f"UPMEM, {machine.count:,} DPUs (simulated)",
+            name=f"UPMEM, {machine.count:,} DPUs ({self._kind})",
             memory_bytes=machine.heap.end - machine.heap.start,
             partitions=machine.count,
             default_placement=Placement(PlacementKind.SHARD) if machine.count > 1 else Placement(),
         )
+
+    @property
+    def _kind(self) -> str:
+        return f"hardware, by {self._sdk.library}" if self._sdk else "simulated"
 
     def close(self, device: int) -> None:
         """Gives the DPUs back."""
@@ -176,7 +200,10 @@ class Driver(Base):
         from bringup.upmem.compiler import compile_program
 
         options = self._options
-        binary = compile_program(source, tasklets=options.tasklets, timed=bool(options.timing))
+        if self._sdk:
+            binary = self._sdk.compile(source, options.tasklets)
+        else:
+            binary = compile_program(source, tasklets=options.tasklets, timed=bool(options.timing))
         name = re.search(r"void (\w+)\(const uint64_t \*args, int64_t begin", source)
         return f"{name[1] if name else 'main'}\n".encode() + binary
 
@@ -187,7 +214,7 @@ class Driver(Base):
 
         from bringup.upmem import toolchain
 
-        command = toolchain.compiler()
+        command = (str(self._sdk.compiler),) if self._sdk else toolchain.compiler()
         version = subprocess.run([*command, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
         files = [*toolchain.DPU_HEADERS.rglob("*.h"), *toolchain.RUNTIME.iterdir()]
         files += toolchain.FOLDER.glob("*.py")
@@ -217,7 +244,7 @@ class Driver(Base):
     def report(self, device: int = 0) -> str:
         """A table of what ran on a device: by kernel, the times of each phase, as estimates, and what was moved."""
         machine = self._machine(device)
-        return machine.times.text(f"UPMEM device {device}, simulated")
+        return machine.times.text(f"UPMEM device {device}, {self._kind}")
 
     def reset_report(self, device: int = 0) -> None:
         """Begins the table anew."""

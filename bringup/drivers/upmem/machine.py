@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bringup.driver import Launch
+    from bringup.upmem.sdk import Sdk
     from bringup.upmem.timing import LaunchTime
 
     Bytes = npt.NDArray[np.uint8]
@@ -55,14 +56,15 @@ class Transfer:
 class Machine:
     """The DPUs of one device."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, sdk: Sdk | None = None) -> None:
         from bringup.upmem.host import DpuSet
+        from bringup.upmem.sdk import SdkSet
         from bringup.upmem.toolchain import MRAM_BYTES
 
-        self.dpus = DpuSet(options.dpus)
+        self.dpus: DpuSet = SdkSet(options.dpus, sdk) if sdk else DpuSet(options.dpus)
         self.count, self.tasklets = options.dpus, options.tasklets
         self.heap = Heap(_START, MRAM_BYTES)
-        self.times = Times(options.dpus, options.tasklets, bool(options.timing))
+        self.times = Times(options.dpus, options.tasklets, bool(options.timing), measured=sdk is not None)
         self._loaded: Program | None = None
         self._lock = threading.RLock()
 
@@ -107,7 +109,7 @@ class Machine:
                 parted = placement.kind == PlacementKind.PARTIAL
                 count = piece.count if parted or placement.kind == PlacementKind.SHARD else 1
                 found = self._read(piece.first, count, base + piece.local, piece.nbytes)
-                self.times.transfer(row, phase, piece.nbytes, count, to=False)
+                self.times.transfer(row, phase, piece.nbytes, count, to=False, spent=self.dpus.spent)
                 if parted:
                     if nbytes % 4 or placement.offset % 4:
                         raise ValueError("a storage of summands holds float32: the range would cut one")
@@ -131,7 +133,8 @@ class Machine:
                         rows[1:] = 0
                     self._write(piece.first, rows, local)
                 everywhere = placement.kind == PlacementKind.REPLICATE
-                self.times.transfer(row, phase, piece.nbytes, piece.count, to=True, broadcast=everywhere)
+                spent = self.dpus.spent
+                self.times.transfer(row, phase, piece.nbytes, piece.count, to=True, broadcast=everywhere, spent=spent)
 
     def _read(self, first: int, count: int, local: int, nbytes: int) -> Bytes:
         low, high = local & -8, local + nbytes + 7 & -8
@@ -173,15 +176,22 @@ class Machine:
                 self._loaded = None
                 self.dpus.load(program.binary)
                 self._loaded = program
-                self.times.transfer(program.name, "alloc+load", _PROGRAM_BYTES, self.count, to=True, broadcast=True)
+                spent = self.dpus.spent
+                self.times.transfer(
+                    program.name, "alloc+load", _PROGRAM_BYTES, self.count, to=True, broadcast=True, spent=spent
+                )
             if args.shape[1]:
                 self.dpus.write("bu_args", args)
             self.dpus.write("bu_range", ranges)
             self.dpus.broadcast("bu_failure", np.zeros(3, np.int64))
-            self.times.transfer(program.name, "CPU→DPU", 8 * args.shape[1] + 16, self.count, to=True)
+            spent = self.dpus.spent
+            self.times.transfer(program.name, "CPU→DPU", 8 * args.shape[1] + 16, self.count, to=True, spent=spent)
             self.dpus.launch()
-            counted = self._counted() if self.times.counted else None
-            self.times.kernel(program.name, self.dpus.counters, counted)
+            if self.dpus.spent is not None:
+                self.times.add(program.name, "DPU", self.dpus.spent).calls += 1
+            else:
+                counted = self._counted() if self.times.counted else None
+                self.times.kernel(program.name, self.dpus.counters, counted)
             failure = self.dpus.read("bu_failure", np.int64, 3)
         failed = np.flatnonzero(failure[:, 0])
         if len(failed):

@@ -41,8 +41,8 @@ def parse_options(text: str) -> Options:
         if not equals or key not in Options.__dataclass_fields__:
             raise ValueError(f"BRINGUP_UPMEM: {part!r}: known are {', '.join(Options.__dataclass_fields__)}")
         if key == "hardware":
-            if value not in ("auto", "never", "always"):
-                raise ValueError(f"{where}: allowed are auto, never (simulate) and always (no simulation)")
+            if value not in ("auto", "never", "always") and not value.startswith("/"):
+                raise ValueError(f"{where}: allowed are auto, never (simulate), always, and the path of a libdpu.so")
             values[key] = value
             continue
         if key == "timing":

@@ -39,8 +39,8 @@ class Times:
     Without ``counted`` instructions a kernel's time is that of its DMA alone: what it takes at least.
     """
 
-    def __init__(self, dpus: int, tasklets: int, counted: bool) -> None:
-        self.dpus, self.tasklets, self.counted = dpus, tasklets, counted
+    def __init__(self, dpus: int, tasklets: int, counted: bool, measured: bool = False) -> None:
+        self.dpus, self.tasklets, self.counted, self.measured = dpus, tasklets, counted and not measured, measured
         self._numbers = calibration()
         self.clock_hz = float(self._numbers["machine"]["clock_hz"])
         self._lock = threading.Lock()
@@ -62,10 +62,21 @@ class Times:
             self.seconds += seconds
             return row
 
-    def transfer(self, name: str, phase: str, nbytes: int, dpus: int, *, to: bool, broadcast: bool = False) -> None:
-        """Adds a transfer of ``nbytes`` with each of some DPUs."""
-        seconds = transfer_seconds(nbytes, dpus, self._numbers, to=to, broadcast=broadcast)
-        self.add(name, phase, seconds, nbytes if broadcast else nbytes * dpus)
+    def transfer(
+        self,
+        name: str,
+        phase: str,
+        nbytes: int,
+        dpus: int,
+        *,
+        to: bool,
+        broadcast: bool = False,
+        spent: float | None = None,
+    ) -> None:
+        """Adds a transfer of ``nbytes`` with each of some DPUs: the measured seconds, or an estimate."""
+        if spent is None:
+            spent = transfer_seconds(nbytes, dpus, self._numbers, to=to, broadcast=broadcast)
+        self.add(name, phase, spent, nbytes if broadcast else nbytes * dpus)
 
     def kernel(self, name: str, counters: Mapping[str, Any], counted: LaunchTime | None) -> None:
         """Adds a launch, which takes as long as its slowest DPU."""
@@ -106,10 +117,14 @@ class Times:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *rows)]
         energy = total * self.dpus * float(self._numbers["machine"]["watts_per_dpu"])
         kind = (
-            "times are estimates, kernels not calibrated: instructions counted on samples of the DPUs "
-            "(≥: of DMA alone, where a kernel could not be counted)"
-            if self.counted
-            else "times of kernels are those of their DMA alone, what they take at least: timing=1 counts instructions"
+            "times are measured"
+            if self.measured
+            else (
+                "times are estimates, kernels not calibrated: instructions counted on samples of the DPUs "
+                "(≥: of DMA alone, where a kernel could not be counted)"
+                if self.counted
+                else "times of kernels are of their DMA alone, what they take at least: timing=1 counts instructions"
+            )
         )
         beyond = "; more than one rank is extrapolated, unvalidated" if self.dpus > 64 else ""
         return "\n".join(

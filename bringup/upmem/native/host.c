@@ -46,6 +46,7 @@ static void release(struct upmem *all) {
   }
   if (all->mram) munmap(all->mram, (size_t)all->dpu_count * MRAM_BYTES);
   if (all->written) munmap(all->written, (size_t)all->dpu_count * WRITTEN_BYTES);
+  if (all->touched) munmap(all->touched, (size_t)all->dpu_count * MRAM_BYTES);
   if (all->wram) munmap(all->wram, (size_t)all->dpu_count * WRAM_BYTES);
   free(all->dpus);
   free(all->ranks);
@@ -230,7 +231,7 @@ UPMEM_API dpu_error_t dpu_load(struct dpu_set_t set, const char *path, struct dp
 UPMEM_API dpu_error_t dpu_get_symbol(struct dpu_program_t *program, const char *name, struct dpu_symbol_t *out) {
   const struct symbol *symbol = program ? program_symbol(program, name) : NULL;
   if (!symbol)
-    return failed(DPU_ERR_INVALID_SYMBOL_ACCESS, "%s has no symbol '%s'", program ? program->path : "no program", name);
+    return failed(DPU_ERR_UNKNOWN_SYMBOL, "%s has no symbol '%s'", program ? program->path : "no program", name);
   bool in_mram = symbol->address >= MRAM_AT && symbol->address <= MRAM_AT + MRAM_BYTES;
   uint32_t wram = symbol->address - program->wram_at;
   if (!in_mram && wram >= WRAM_BYTES)
@@ -302,6 +303,8 @@ UPMEM_API dpu_error_t dpu_status(struct dpu_set_t set, bool *done, bool *fault) 
 
 UPMEM_API dpu_error_t dpu_callback(struct dpu_set_t set, dpu_error_t (*callback)(struct dpu_set_t, uint32_t, void *),
                                    void *args, dpu_callback_flags_t flags) {
+  if (flags & DPU_CALLBACK_NONBLOCKING && !(flags & DPU_CALLBACK_ASYNC))
+    return failed(DPU_ERR_NONBLOCKING_SYNC_CALLBACK, "add DPU_CALLBACK_ASYNC to DPU_CALLBACK_NONBLOCKING");
   if (!is_ranks(set) || flags & DPU_CALLBACK_SINGLE_CALL) return callback(set, 0, args);
   struct dpu_set_t rank;
   uint32_t index;
@@ -321,9 +324,11 @@ UPMEM_API dpu_error_t dpu_callback(struct dpu_set_t set, dpu_error_t (*callback)
 /* ---- text ---- */
 UPMEM_API dpu_error_t dpu_log_read(struct dpu_set_t set, FILE *stream) {
   struct dpu_set_t one;
-  DPU_FOREACH(set, one) {
-    fwrite(one.dpu->log, 1, one.dpu->log_bytes, stream);
-    one.dpu->log_bytes = 0;
-  }
+  DPU_FOREACH(set, one) dpulog_read_for_dpu(one.dpu, stream);
+  return DPU_OK;
+}
+UPMEM_API dpu_error_t dpulog_read_for_dpu(struct dpu_t *dpu, FILE *stream) {
+  fwrite(dpu->log, 1, dpu->log_bytes, stream);
+  dpu->log_bytes = 0;
   return DPU_OK;
 }

@@ -171,8 +171,9 @@ static bool run_dpu(struct worker *w) {
     snprintf(w->words, sizeof w->words, "%s", failure_words());
     return false;
   }
-  uint64_t *counts = (uint64_t *)word_at(w, w->program->counts_at);
-  memset(counts, 0, BU_COUNTS * sizeof *counts);
+  uint64_t *counts = w->counts = (uint64_t *)word_at(w, w->program->counts_at);
+  memset(counts, 0, BU_NUMBERS * sizeof *counts);
+  counts[BU_CLOCK] = w->dpu->clock;
   memset(w->dpu->counters, 0, sizeof w->dpu->counters);
   enter_wram(w);
   prepare_tasklets(w);
@@ -186,6 +187,7 @@ static bool run_dpu(struct worker *w) {
   }
   w->inside = false;
   for (int i = 0; i < BU_COUNTS; i++) w->dpu->counters[BARRIERS + i] = counts[i];
+  w->dpu->clock = counts[BU_CLOCK];
   leave_wram(w);
   w->dpu->faulted = !fine;
   return fine;

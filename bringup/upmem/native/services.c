@@ -32,13 +32,21 @@ static uint8_t *dma(uintptr_t caller, const char *name, uint32_t mram, uint32_t 
   return w->dpu->mram + offset;
 }
 
+static void check_race(uintptr_t caller, const char *name, uint32_t offset, uint32_t bytes, bool writes) {
+  int other = race_with(worker, offset, bytes, writes);
+  if (other >= 0)
+    tasklet_fault(caller, "%s of %u bytes at MRAM offset %#x: a race with tasklet %d, whose DMA nothing orders with it",
+                  name, bytes, offset, other);
+}
+
 static void mram_read(uint32_t from, uint32_t to, uint32_t bytes) {
   uint8_t *mram = dma(CALLER, "mram_read", from, to, bytes);
   struct worker *w = worker;
-  int64_t gap = written_gap(w->dpu, (uint32_t)(mram - w->dpu->mram), bytes);
+  int64_t gap = w->counts[BU_UNCHECKED] ? -1 : written_gap(w->dpu, (uint32_t)(mram - w->dpu->mram), bytes);
   if (gap >= 0)
     tasklet_fault(CALLER, "mram_read of %u bytes at MRAM offset %#x: nobody has written offset %#llx", bytes,
                   (uint32_t)(mram - w->dpu->mram), (unsigned long long)gap);
+  check_race(CALLER, "mram_read", (uint32_t)(mram - w->dpu->mram), bytes, false);
   w->dpu->counters[DMA_READS]++;
   w->dpu->counters[DMA_READ_BYTES] += bytes;
   memcpy((void *)(uintptr_t)to, mram, bytes);
@@ -48,6 +56,7 @@ static void mram_read(uint32_t from, uint32_t to, uint32_t bytes) {
 static void mram_write(uint32_t from, uint32_t to, uint32_t bytes) {
   uint8_t *mram = dma(CALLER, "mram_write", to, from, bytes);
   struct worker *w = worker;
+  check_race(CALLER, "mram_write", (uint32_t)(mram - w->dpu->mram), bytes, true);
   w->dpu->counters[DMA_WRITES]++;
   w->dpu->counters[DMA_WRITE_BYTES] += bytes;
   memcpy(mram, (void *)(uintptr_t)from, bytes);

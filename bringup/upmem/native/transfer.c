@@ -154,11 +154,11 @@ UPMEM_API dpu_error_t dpu_push_xfer(struct dpu_set_t set, dpu_xfer_t xfer, const
   return status == DPU_OK ? dpu_push_xfer_symbol(set, xfer, symbol, offset, length, flags) : status;
 }
 
-UPMEM_API dpu_error_t dpu_push_sg_xfer(struct dpu_set_t set, dpu_xfer_t xfer, const char *name, uint32_t offset,
-                                       size_t length, get_block_t *get_block, dpu_sg_xfer_flags_t flags) {
-  struct dpu_symbol_t symbol;
-  dpu_error_t status = find(set, name, &symbol);
-  if (status == DPU_OK) status = check(symbol, offset, length);
+UPMEM_API dpu_error_t dpu_push_sg_xfer_symbol(struct dpu_set_t set, dpu_xfer_t xfer, struct dpu_symbol_t symbol,
+                                              uint32_t offset, size_t length, get_block_t *get_block,
+                                              dpu_sg_xfer_flags_t flags) {
+  if (symbol.address < MRAM_AT) return failed(DPU_ERR_SG_NOT_MRAM_SYMBOL, "address %#x is in WRAM", symbol.address);
+  dpu_error_t status = check(symbol, offset, length);
   if (status != DPU_OK) return status;
   struct dpu_set_t one;
   uint32_t index;
@@ -167,13 +167,24 @@ UPMEM_API dpu_error_t dpu_push_sg_xfer(struct dpu_set_t set, dpu_xfer_t xfer, co
     struct sg_block_info block = {0};
     for (uint32_t b = 0; get_block->f(&block, index, b, get_block->args); b++, done += block.length) {
       if (block.length > length - done)
-        return failed(DPU_ERR_INVALID_MEMORY_TRANSFER, "the blocks of DPU %u are longer than %zu bytes", index, length);
+        return failed(DPU_ERR_SG_LENGTH_MISMATCH, "the blocks of DPU %u are longer than %zu bytes", index, length);
       status = move(one.dpu, xfer, symbol.address + offset + (uint32_t)done, block.addr, block.length);
       if (status != DPU_OK) return status;
     }
     if (done != length && !(flags & DPU_SG_XFER_DISABLE_LENGTH_CHECK))
-      return failed(DPU_ERR_INVALID_MEMORY_TRANSFER, "the blocks of DPU %u have %zu bytes, not %zu", index, done,
-                    length);
+      return failed(DPU_ERR_SG_LENGTH_MISMATCH, "the blocks of DPU %u have %zu bytes, not %zu", index, done, length);
+    if (xfer == DPU_XFER_TO_DPU && done < length) {
+      memset(one.dpu->mram + (symbol.address - MRAM_AT) + offset + done, 0, length - done);
+      written_mark(one.dpu, symbol.address - MRAM_AT + offset + (uint32_t)done, length - done);
+    }
   }
+  note(xfer, false, set_size(set), length);
   return DPU_OK;
+}
+UPMEM_API dpu_error_t dpu_push_sg_xfer(struct dpu_set_t set, dpu_xfer_t xfer, const char *name, uint32_t offset,
+                                       size_t length, get_block_t *get_block, dpu_sg_xfer_flags_t flags) {
+  struct dpu_symbol_t symbol;
+  dpu_error_t status = find(set, name, &symbol);
+  if (status != DPU_OK) return status;
+  return dpu_push_sg_xfer_symbol(set, xfer, symbol, offset, length, get_block, flags);
 }

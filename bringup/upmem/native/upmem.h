@@ -89,6 +89,7 @@ struct dpu_t {
   uint32_t index;
   uint32_t wram_bytes; /* how much of wram is kept; 0: as loaded */
   bool faulted;
+  uint64_t clock; /* of synchronisation, at the end of the last launch */
   uint64_t counters[COUNTERS];
 };
 
@@ -104,7 +105,8 @@ struct upmem {
   struct dpu_rank_t *ranks;
   struct dpu_rank_t **rank_list;
   uint8_t *mram, *wram;
-  uint8_t *written; /* with checks: a bit for each 8 bytes of MRAM, DPU after DPU; else NULL */
+  uint8_t *written;  /* with checks: a bit for each 8 bytes of MRAM, DPU after DPU; else NULL */
+  uint64_t *touched; /* with checks: of each 8 bytes of MRAM, which tasklet wrote and read them last, and when */
   uint32_t dpu_count, rank_count;
   dpu_error_t pending; /* of an asynchronous launch; dpu_sync reports it */
   char pending_words[1024];
@@ -152,6 +154,7 @@ struct worker {
   struct dpu_t *dpu;
   struct dpu_program_t *program;
   struct copy *copy;
+  uint64_t *counts; /* the program's, of BU_NUMBERS */
   struct tasklet tasklets[TASKLETS_MAX];
   void *stack_pointer; /* of the worker itself while tasklets run */
   uint32_t running, alive, stalled;
@@ -165,12 +168,14 @@ void next_tasklet(void);
 /* Ends the DPU's run; `caller` is an address in the program. */
 void tasklet_fault(uintptr_t caller, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
-/* written.c: reads of MRAM that nobody wrote */
+/* written.c: reads of MRAM that nobody wrote, and races of tasklets */
 enum { WRITTEN_BYTES = MRAM_BYTES / 64 };
 dpu_error_t written_start(struct upmem *all);
 void written_mark(const struct dpu_t *dpu, uint32_t offset, uint64_t bytes);
 /* The first offset of a range that was never written, or -1. */
 int64_t written_gap(const struct dpu_t *dpu, uint32_t offset, uint32_t bytes);
+/* Notes a DMA; the tasklet whose own DMA of the same bytes nothing orders with it, or -1. */
+int race_with(const struct worker *w, uint32_t offset, uint32_t bytes, bool writes);
 
 /* events.c */
 bool events_wanted(void);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <vmutex.h>
 
 /* Lets another tasklet run; `again` says that what it waits for had not come when it was asked last. */
 void __bringup_block(const char *what, int again);
@@ -58,12 +59,16 @@ int __popcountdi2(uint64_t bits) {
 #define BU_OUTSIDE __attribute__((section(".bringup"), used))
 BU_OUTSIDE uint64_t __bringup_services[BU_SERVICES] = {0};
 BU_OUTSIDE unsigned __bringup_me = 0;
-BU_OUTSIDE uint64_t __bringup_counts[BU_COUNTS] = {0};
-#define BU_COUNT(kind) (__bringup_counts[kind]++)
+BU_OUTSIDE uint64_t __bringup_counts[BU_NUMBERS] = {0};
+#define BU_COUNT(kind) (__bringup_counts[kind]++, BU_SYNCED())
+#define BU_SYNCED() (__bringup_counts[BU_SYNCED_AT + __bringup_me] = ++__bringup_counts[BU_CLOCK])
 #define BU_TELL(service) ((void)0)
+#define BU_AROUND(yes) (__bringup_counts[BU_UNCHECKED] = (yes))
 #else
 #include "rv32.h"
 #define BU_COUNT(kind) ((void)0)
+#define BU_SYNCED() ((void)0)
+#define BU_AROUND(yes) ((void)0)
 #define BU_TELL(service) __asm__ volatile("lui t0, 0x20000\n  sw zero, 4*(" BU_TEXT(service) ")(t0)" ::: "t0", "memory")
 #endif
 
@@ -121,6 +126,77 @@ void fsb_free(fsb_allocator_t allocator, void *block) {
   allocator->free = block;
 }
 
+/* The tree of blocks, the whole at 1, the halves of n at 2n and 2n + 1: of each, 1 more than the order of the largest
+ * free block in it; 0 where there is none. */
+enum { SMALLEST = 32 };
+static struct {
+  uint8_t *tree;
+  char *blocks;
+  unsigned count;
+} buddies;
+
+static unsigned order_of(size_t size) {
+  unsigned order = 0;
+  while ((size_t)SMALLEST << order < size && order < 16) order++;
+  return order;
+}
+
+void buddy_init(size_t size) {
+  unsigned order = order_of(size < 2 * SMALLEST ? 2 * SMALLEST : size);
+  buddies.count = 1u << order;
+  buddies.tree = mem_alloc(2 * buddies.count);
+  buddies.blocks = mem_alloc((size_t)SMALLEST << order);
+  for (unsigned node = 1, level = order + 1; node < 2 * buddies.count; level--)
+    for (unsigned last = 2 * node; node < last; node++) buddies.tree[node] = level;
+}
+
+static void buddies_changed(unsigned node) {
+  while (node >>= 1) {
+    uint8_t left = buddies.tree[2 * node], right = buddies.tree[2 * node + 1];
+    unsigned whole = order_of((size_t)SMALLEST * (buddies.count >> (31 - __builtin_clz(node)))) + 1;
+    buddies.tree[node] = left == whole - 1 && right == whole - 1 ? whole : left > right ? left : right;
+  }
+}
+
+void *buddy_alloc(size_t size) {
+  unsigned wanted = order_of(size) + 1, node = 1;
+  if (!buddies.count || buddies.tree[1] < wanted || size > (size_t)SMALLEST << (wanted - 1)) return 0;
+  unsigned level = order_of((size_t)SMALLEST * buddies.count) + 1;
+  for (; level > wanted; level--) node = 2 * node + (buddies.tree[2 * node] < wanted);
+  buddies.tree[node] = 0;
+  buddies_changed(node);
+  return buddies.blocks + ((node << (level - 1)) - buddies.count) * SMALLEST;
+}
+
+/* The node that was given out as this block, and its level. */
+static unsigned buddy_node(const void *block, unsigned *level) {
+  size_t offset = (const char *)block - buddies.blocks;
+  unsigned node = buddies.count + offset / SMALLEST;
+  if (!buddies.count || offset % SMALLEST || node >= 2 * buddies.count)
+    BU_FAULT_HERE("this block was not given out by buddy_alloc");
+  for (*level = 1; node && buddies.tree[node]; node >>= 1) ++*level;
+  if (!node) BU_FAULT_HERE("this block of buddy_alloc is free");
+  return node;
+}
+
+void buddy_free(void *block) {
+  unsigned level, node = buddy_node(block, &level);
+  buddies.tree[node] = level;
+  buddies_changed(node);
+}
+
+void *buddy_realloc(void *block, size_t size) {
+  unsigned level;
+  if (!block) return buddy_alloc(size);
+  buddy_node(block, &level);
+  size_t room = (size_t)SMALLEST << (level - 1);
+  void *other = buddy_alloc(size);
+  if (!other) return 0;
+  memcpy(other, block, room < size ? room : size);
+  buddy_free(block);
+  return other;
+}
+
 /* ---- synchronisation ---- */
 void barrier_wait(barrier_t *barrier) {
   volatile barrier_t *shared = barrier;
@@ -132,12 +208,14 @@ void barrier_wait(barrier_t *barrier) {
     return;
   }
   for (int again = 0; shared->generation == generation; again = 1) __bringup_block("a barrier", again);
+  BU_SYNCED();
 }
 
 void mutex_lock(mutex_id_t mutex) {
   volatile uint8_t *bit = mutex;
   BU_COUNT(BU_LOCKS);
   for (int again = 0; *bit; again = 1) __bringup_block("a mutex", again);
+  BU_SYNCED();
   *bit = 1;
   BU_TELL(12);
 }
@@ -149,8 +227,23 @@ bool mutex_trylock(mutex_id_t mutex) {
   return true;
 }
 void mutex_unlock(mutex_id_t mutex) {
+  BU_SYNCED();
   BU_TELL(13);
   *mutex = 0;
+}
+
+void vmutex_lock(struct vmutex *mutexes, uint16_t id) {
+  volatile uint8_t *byte = mutexes->held + id / 8;
+  if (id >= mutexes->count) BU_FAULT_HERE("vmutex_lock: there is no such mutex");
+  BU_COUNT(BU_LOCKS);
+  for (int again = 0; *byte >> (id & 7) & 1; again = 1) __bringup_block("a virtual mutex", again);
+  BU_SYNCED();
+  *byte |= 1 << (id & 7);
+}
+void vmutex_unlock(struct vmutex *mutexes, uint16_t id) {
+  if (id >= mutexes->count) BU_FAULT_HERE("vmutex_unlock: there is no such mutex");
+  BU_SYNCED();
+  mutexes->held[id / 8] &= ~(1 << (id & 7));
 }
 
 static volatile uint8_t notified[NR_TASKLETS];
@@ -160,11 +253,13 @@ void handshake_notify(void) {
   BU_COUNT(BU_HANDSHAKES);
   notified[self] = 1;
   for (int again = 0; notified[self]; again = 1) __bringup_block("a tasklet that takes its handshake", again);
+  BU_SYNCED();
 }
 void handshake_wait_for(sysname_t notifier) {
   if (notifier >= NR_TASKLETS) BU_FAULT_HERE("handshake_wait_for: there is no such tasklet");
   BU_COUNT(BU_HANDSHAKES);
   for (int again = 0; !notified[notifier]; again = 1) __bringup_block("a handshake", again);
+  BU_SYNCED();
   notified[notifier] = 0;
 }
 
@@ -172,6 +267,7 @@ void sem_take(sem_t *semaphore) {
   volatile int32_t *count = &semaphore->count;
   BU_COUNT(BU_SEMAPHORES);
   for (int again = 0; *count <= 0; again = 1) __bringup_block("a semaphore", again);
+  BU_SYNCED();
   *count = *count - 1;
 }
 void sem_give(sem_t *semaphore) {
@@ -180,21 +276,34 @@ void sem_give(sem_t *semaphore) {
 }
 
 /* ---- MRAM at any address ---- */
+/* Reads words around what is wanted, which nobody may have written and others may write. */
+static void read_around(uint32_t from, void *to, unsigned bytes) {
+  BU_AROUND(1);
+  mram_read((const __mram_ptr void *)from, to, bytes);
+  BU_AROUND(0);
+}
 static uint8_t words_bit; /* one tasklet at a time changes a word that others may share */
 
 void *mram_read_unaligned(const __mram_ptr void *from, void *buffer, unsigned bytes) {
   uint32_t address = (uint32_t)from, offset = address & 7;
-  mram_read((const __mram_ptr void *)(address - offset), buffer, (bytes + offset + 7) & ~7u);
+  read_around(address - offset, buffer, (bytes + offset + 7) & ~7u);
   return (char *)buffer + offset;
 }
 
-static void change_word(uint32_t address, const char *from, unsigned first, unsigned bytes) {
-  __dma_aligned char word[8];
+void __bringup_take_word(uint32_t address, uint8_t *word) {
   mutex_lock(&words_bit);
-  mram_read((const __mram_ptr void *)address, word, 8);
-  for (unsigned i = 0; i < bytes; i++) word[first + i] = from[i];
-  mram_write(word, (__mram_ptr void *)address, 8);
+  read_around(address & ~7u, word, 8);
+}
+void __bringup_give_word(uint32_t address, const uint8_t *word) {
+  mram_write(word, (__mram_ptr void *)(address & ~7u), 8);
   mutex_unlock(&words_bit);
+}
+
+static void change_word(uint32_t address, const char *from, unsigned bytes) {
+  __dma_aligned uint8_t word[8];
+  __bringup_take_word(address, word);
+  for (unsigned i = 0; i < bytes; i++) word[(address & 7) + i] = from[i];
+  __bringup_give_word(address, word);
 }
 
 void mram_write_unaligned(const void *from, __mram_ptr void *to, unsigned bytes) {
@@ -202,35 +311,23 @@ void mram_write_unaligned(const void *from, __mram_ptr void *to, unsigned bytes)
   uint32_t address = (uint32_t)to;
   if (((uintptr_t)source & 7) == (address & 7) && bytes >= 16) {
     unsigned head = (8 - (address & 7)) & 7, whole = (bytes - head) & ~7u;
-    if (head) change_word(address & ~7u, source, 8 - head, head);
+    if (head) change_word(address, source, head);
     mram_write(source + head, (__mram_ptr void *)(address + head), whole);
     source += head + whole;
     address += head + whole;
     bytes -= head + whole;
   }
   while (bytes) {
-    unsigned first = address & 7, now = 8 - first < bytes ? 8 - first : bytes;
-    change_word(address - first, source, first, now);
+    unsigned now = 8 - (address & 7) < bytes ? 8 - (address & 7) : bytes;
+    change_word(address, source, now);
     source += now;
     address += now;
     bytes -= now;
   }
 }
 
-void mram_write_byte_atomic(__mram_ptr void *address, uint8_t value) {
-  change_word((uint32_t)address & ~7u, (char *)&value, (uint32_t)address & 7, 1);
-}
-void mram_write_int_atomic(__mram_ptr void *address, int value) {
-  change_word((uint32_t)address & ~7u, (char *)&value, (uint32_t)address & 7, 4);
-}
-void mram_update_int_atomic(__mram_ptr void *address, int (*update)(int, int), int argument) {
-  __dma_aligned int word[2];
-  uint32_t start = (uint32_t)address & ~7u, index = ((uint32_t)address & 7) / 4;
-  mutex_lock(&words_bit);
-  mram_read((const __mram_ptr void *)start, word, 8);
-  word[index] = update(word[index], argument);
-  mram_write(word, (__mram_ptr void *)start, 8);
-  mutex_unlock(&words_bit);
+void __bringup_write_atomic(uint32_t address, uint32_t value, unsigned bytes) {
+  change_word(address, (char *)&value, bytes);
 }
 
 /* ---- sequential readers: a window of two pages that starts at a multiple of 8 ---- */
@@ -239,14 +336,14 @@ seqreader_buffer_t __bringup_seqread_alloc(uint32_t page) { return (uintptr_t)me
 void *__bringup_seqread_init(seqreader_buffer_t buffer, uint32_t from, seqreader_t *reader, uint32_t page) {
   reader->window = buffer;
   reader->mram_addr = from & ~7u;
-  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)buffer, 2 * page);
+  read_around(reader->mram_addr, (void *)buffer, 2 * page);
   return (char *)buffer + (from & 7);
 }
 
 void *__bringup_seqread_turn(void *at, seqreader_t *reader, uint32_t page) {
   uint32_t gone = ((uintptr_t)at - reader->window) & ~(page - 1);
   reader->mram_addr += gone;
-  mram_read((const __mram_ptr void *)reader->mram_addr, (void *)reader->window, 2 * page);
+  read_around(reader->mram_addr, (void *)reader->window, 2 * page);
   return (char *)at - gone;
 }
 
@@ -269,6 +366,29 @@ size_t strlen(const char *text) {
 int strcmp(const char *a, const char *b) {
   while (*a && *a == *b) a++, b++;
   return (unsigned char)*a - (unsigned char)*b;
+}
+int strncmp(const char *a, const char *b, size_t most) {
+  for (; most && *a && *a == *b; most--) a++, b++;
+  return most ? (unsigned char)*a - (unsigned char)*b : 0;
+}
+char *strncpy(char *to, const char *from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) to[i] = *from ? *from++ : 0;
+  return to;
+}
+char *strcat(char *to, const char *from) {
+  strcpy(to + strlen(to), from);
+  return to;
+}
+char *strchr(const char *text, int wanted) {
+  for (; *text != (char)wanted; text++)
+    if (!*text) return 0;
+  return (char *)text;
+}
+int atoi(const char *text) {
+  while (*text == ' ') text++;
+  int negative = *text == '-', value = 0;
+  for (text += *text == '-' || *text == '+'; *text >= '0' && *text <= '9'; text++) value = 10 * value + (*text - '0');
+  return negative ? -value : value;
 }
 char *strcpy(char *to, const char *from) {
   for (char *at = to; (*at = *from); at++, from++) {

@@ -22,5 +22,8 @@ enum bringup_service {
 
 /* How often each kind of synchronisation was used; the native tier's counters. */
 enum bringup_count { BU_BARRIERS, BU_LOCKS, BU_HANDSHAKES, BU_SEMAPHORES, BU_COUNTS };
+/* Behind them, for the checks of MRAM: the clock of synchronisation, when each tasklet synchronised last, and whether
+ * the run-time reads more than is asked for. */
+enum { BU_CLOCK = BU_COUNTS, BU_SYNCED_AT, BU_UNCHECKED = BU_SYNCED_AT + 24, BU_NUMBERS };
 
 #endif

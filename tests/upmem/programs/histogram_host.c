@@ -91,7 +91,8 @@ int main(int argc, char **argv) {
   DPU_ASSERT(dpu_free(set));
   struct dpu_set_t none;
   dpu_error_t refused = dpu_alloc(3000, NULL, &none);
-  printf("3000 DPUs: %s\n", dpu_error_to_string(refused));
-  free(input), free(of_rank), free(tables), free(sent);
+  char *words = dpu_error_to_string(refused);
+  printf("3000 DPUs: %s\n", words);
+  free(words), free(input), free(of_rank), free(tables), free(sent);
   return 0;
 }

@@ -26,7 +26,7 @@ ATOMIC_BIT_INIT(guard);
 int32_t slots[SLOTS];
 fsb_allocator_t blocks;
 
-static int add(int value, int argument) { return value + argument; }
+static void add(int *value, int argument) { *value += argument; }
 
 static void produce(void) {
   char *window = fsb_get(blocks);

@@ -1,5 +1,7 @@
 #include <defs.h>
 #undef assert
+#undef static_assert
+#define static_assert _Static_assert
 #ifdef NDEBUG
 #define assert(condition) ((void)0)
 #else

@@ -26,6 +26,6 @@
 #define __host __section(".dpu_host") __aligned(8) __used
 #define __dma_aligned_host __host
 #define __lower_data(name) __attribute__((section(".data." name)))
-#define __atomic_used_bit
+#define __atomic_bit
 
 #endif

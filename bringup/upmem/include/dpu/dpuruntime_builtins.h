@@ -30,5 +30,15 @@ int32_t __bringup_byte_product(int32_t a, int32_t b);
 #define __builtin_mul_uh_uh_rrr(rc, ra, rb) ((rc) = BRINGUP_BYTES(BRINGUP_UH(ra), BRINGUP_UH(rb)))
 #define __builtin_mul_sl_ul_rrr(rc, ra, rb) ((rc) = BRINGUP_BYTES(BRINGUP_SL(ra), BRINGUP_UL(rb)))
 #define __builtin_mul_sh_ul_rrr(rc, ra, rb) ((rc) = BRINGUP_BYTES(BRINGUP_SH(ra), BRINGUP_UL(rb)))
+#define __builtin_mul_sl_uh_rrr(rc, ra, rb) ((rc) = BRINGUP_BYTES(BRINGUP_SL(ra), BRINGUP_UH(rb)))
+#define __builtin_mul_sh_uh_rrr(rc, ra, rb) ((rc) = BRINGUP_BYTES(BRINGUP_SH(ra), BRINGUP_UH(rb)))
+
+/* A 1 in each byte that is the same in both. */
+static inline uint32_t __bringup_same_bytes(uint32_t a, uint32_t b) {
+  uint32_t differ = a ^ b, same = 0;
+  for (int i = 0; i < 32; i += 8) same |= (uint32_t)!(differ >> i & 0xff) << i;
+  return same;
+}
+#define __builtin_cmpb4_rrr(rc, ra, rb) ((rc) = __bringup_same_bytes((ra), (rb)))
 
 #endif

@@ -10,5 +10,9 @@ int memcmp(const void *a, const void *b, size_t bytes);
 size_t strlen(const char *text);
 int strcmp(const char *a, const char *b);
 char *strcpy(char *to, const char *from);
+int strncmp(const char *a, const char *b, size_t most);
+char *strncpy(char *to, const char *from, size_t bytes);
+char *strcat(char *to, const char *from);
+char *strchr(const char *text, int wanted);
 
 #endif

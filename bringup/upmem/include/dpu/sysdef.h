@@ -9,6 +9,8 @@
 #define NR_THREADS NR_TASKLETS
 #endif
 
+#define DPU_NR_THREADS 24
+
 typedef unsigned int sysname_t;
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <dpu_error.h>
 #include <dpu_types.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,6 @@ extern "C" {
 #endif
 
 #define DPU_ALLOCATE_ALL UINT32_MAX
-#define DPU_MRAM_HEAP_POINTER_NAME "__sys_used_mram_end"
 #define DPU_MAX_NR_DPUS_PER_RANK 64
 
 dpu_error_t dpu_alloc(uint32_t nr_dpus, const char *profile, struct dpu_set_t *dpu_set);
@@ -57,8 +57,13 @@ dpu_error_t dpu_broadcast_to_symbol(struct dpu_set_t dpu_set, struct dpu_symbol_
                                     const void *src, size_t length, dpu_xfer_flags_t flags);
 dpu_error_t dpu_push_sg_xfer(struct dpu_set_t dpu_set, dpu_xfer_t xfer, const char *symbol_name, uint32_t symbol_offset,
                              size_t length, get_block_t *get_block, dpu_sg_xfer_flags_t flags);
+dpu_error_t dpu_push_sg_xfer_symbol(struct dpu_set_t dpu_set, dpu_xfer_t xfer, struct dpu_symbol_t symbol,
+                                    uint32_t symbol_offset, size_t length, get_block_t *get_block,
+                                    dpu_sg_xfer_flags_t flags);
+/* Writes what the DPUs of the set have printed since the last call. */
+dpu_error_t dpu_log_read(struct dpu_set_t dpu_set, FILE *stream);
 
-/* How the loops below walk; the members are ours. */
+/* How the loops below walk. */
 struct dpu_set_rank_iterator_t {
   struct dpu_set_t *set;
   uint32_t count;
@@ -94,6 +99,20 @@ void dpu_set_dpu_iterator_next(struct dpu_set_dpu_iterator_t *iterator);
 #define DPU_RANK_FOREACH_3(set, one, index) BRINGUP_FOREACH_I(rank, set, one, index)
 #define DPU_FOREACH(...) BRINGUP_PICK(__VA_ARGS__, DPU_FOREACH_3, DPU_FOREACH_2, )(__VA_ARGS__)
 #define DPU_RANK_FOREACH(...) BRINGUP_PICK(__VA_ARGS__, DPU_RANK_FOREACH_3, DPU_RANK_FOREACH_2, )(__VA_ARGS__)
+
+/* DPU_INCBIN(name, "file"): `struct dpu_incbin_t name`, a DPU program inside of the host program. */
+#define BRINGUP_TEXT_(x) #x
+#define BRINGUP_TEXT(x) BRINGUP_TEXT_(x)
+#define DPU_INCBIN(name, file)                                                                       \
+  __asm__(".pushsection .data\n.balign 16\n"                                                       \
+          "bringup_incbin_" BRINGUP_TEXT(name) ": .incbin \"" file "\"\n"                           \
+          "bringup_incbin_end_" BRINGUP_TEXT(name) ": .asciz \"" file "\"\n.balign 8\n"            \
+          ".globl " BRINGUP_TEXT(name) "\n.type " BRINGUP_TEXT(name) ", @object\n"                 \
+          ".size " BRINGUP_TEXT(name) ", 24\n"                                                     \
+          BRINGUP_TEXT(name) ": .quad bringup_incbin_" BRINGUP_TEXT(name) ", bringup_incbin_end_"  \
+          BRINGUP_TEXT(name) " - bringup_incbin_" BRINGUP_TEXT(name) ", bringup_incbin_end_"       \
+          BRINGUP_TEXT(name) "\n.popsection\n"); \
+  extern struct dpu_incbin_t name;
 
 #ifdef __cplusplus
 }

@@ -8,8 +8,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Writes what the DPUs of the set have printed since the last call. */
-dpu_error_t dpu_log_read(struct dpu_set_t dpu_set, FILE *stream);
+/* dpu_log_read (dpu.h) for one DPU. */
+dpu_error_t dpulog_read_for_dpu(struct dpu_t *dpu, FILE *stream);
 #ifdef __cplusplus
 }
 #endif
