@@ -78,7 +78,11 @@ def gathers_of_every_dtype(ranks: Ranks) -> None:
         x = values(ranks.rank, (2, 3), dtype).to(ranks.device)
         whole = torch.empty((2 * ranks.size, 3), dtype=dtype, device=ranks.device)
         dist.all_gather_into_tensor(whole, x)
-        tensors_equal(whole, torch.cat([values(rank, (2, 3), dtype) for rank in range(ranks.size)]))
+        want = torch.cat([values(rank, (2, 3), dtype) for rank in range(ranks.size)])
+        tensors_equal(whole, want)
+        row = torch.empty((1, 6 * ranks.size), dtype=dtype, device=ranks.device)  # as SyncBatchNorm asks
+        dist.all_gather_into_tensor(row, x)
+        tensors_equal(row, want.view(1, -1))
 
 
 @program
@@ -118,6 +122,9 @@ def reduce_scatter_in_every_form(ranks: Ranks) -> None:
         tensors_equal(x, want)
         x.zero_()
         dist.reduce_scatter_tensor(x, torch.cat(inputs).to(ranks.device))
+        tensors_equal(x, want)
+        x.zero_()
+        dist.reduce_scatter_tensor(x, torch.cat(inputs).to(ranks.device).view(1, -1))
         tensors_equal(x, want)
 
 

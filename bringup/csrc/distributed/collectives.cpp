@@ -152,6 +152,7 @@ ProcessGroup::Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor&
                                                  const c10d::AllgatherOptions& options) {
   check_parts("all_gather_into_tensor", {output}, {input});
   Call call{"all_gather_into_tensor", OpType::_ALLGATHER_BASE, {input}, {output}};
+  call.flat = true;
   call.own = own(&bringup_driver::all_gather, address(output), address(input), input.nbytes());
   return run(std::move(call), ask(&Backend::_allgather_base, output, input, options));
 }
@@ -165,7 +166,7 @@ ProcessGroup::Work ProcessGroup::allgather_coalesced(TensorLists& outputs, Tenso
 ProcessGroup::Work ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                  const c10d::AllgatherOptions& options) {
   check_parts("all_gather_into_tensor_coalesced", outputs, inputs);
-  return run({"all_gather_into_tensor_coalesced", OpType::COALESCED, inputs, outputs},
+  return run({"all_gather_into_tensor_coalesced", OpType::COALESCED, inputs, outputs, nullptr, false, false, true},
              ask(&Backend::allgather_into_tensor_coalesced, outputs, inputs, options));
 }
 
@@ -187,6 +188,7 @@ ProcessGroup::Work ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Te
                                                       const c10d::ReduceScatterOptions& options) {
   check_parts("reduce_scatter_tensor", {input}, {output});
   Call call{"reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {input}, {output}, &options.reduceOp};
+  call.flat = true;
   call.own = own(&bringup_driver::reduce_scatter, address(output), address(input), output.numel(),
                  dtype_code(output.scalar_type()), reduction(options.reduceOp));
   return run(std::move(call), ask(&Backend::_reduce_scatter_base, output, input, options));
@@ -195,9 +197,9 @@ ProcessGroup::Work ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Te
 ProcessGroup::Work ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                  const c10d::ReduceScatterOptions& options) {
   check_parts("reduce_scatter_tensor_coalesced", inputs, outputs);
-  return run(
-      {"reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, inputs, outputs, &options.reduceOp},
-      ask(&Backend::reduce_scatter_tensor_coalesced, outputs, inputs, options));
+  return run({"reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, inputs, outputs,
+              &options.reduceOp, false, false, true},
+             ask(&Backend::reduce_scatter_tensor_coalesced, outputs, inputs, options));
 }
 
 ProcessGroup::Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,

@@ -67,7 +67,7 @@ void copy_on(Device& device, int32_t stream, const at::Tensor& to, const at::Ten
 
 // ---- the host's side of a call ----
 
-void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes) {
+void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes, bool flat) {
   const c10::TensorImpl* key = tensor.unsafeGetTensorImpl();
   if (tensors_.count(key)) return;
   at::Tensor host;
@@ -87,6 +87,7 @@ void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, boo
     strides.push_back(1);
     host = cpu_tensor(host.storage(), at::kByte, sizes, strides, host.storage_offset() * itemsize);
   }
+  if (flat) host = cpu_tensor(host.storage(), host.scalar_type(), {host.numel()}, {1}, host.storage_offset());
   tensors_[key] = host;
 }
 
@@ -199,7 +200,7 @@ void ProcessGroup::run_now(Device& device, DeviceWork& work, const Call& call, c
                            bool as_bytes) {
   HostSide host;
   for (const Tensors* list : {&call.reads, &call.writes})
-    for (const at::Tensor& tensor : *list) host.add(tensor, device, zero_copy, as_bytes);
+    for (const at::Tensor& tensor : *list) host.add(tensor, device, zero_copy, as_bytes, call.flat);
   translated([&] { device.drain(current_stream(static_cast<c10::DeviceIndex>(device.index))); });
   if (!zero_copy) {
     for (const at::Tensor& tensor : call.reads) host.copied(tensor).copy_(tensor);
@@ -221,7 +222,7 @@ void ProcessGroup::queue(Device& device, const c10::intrusive_ptr<DeviceWork>& w
     return queue_pieces(device, work, call.writes[0], call, start);
   auto host = std::make_shared<HostSide>();
   for (const Tensors* list : {&call.reads, &call.writes})
-    for (const at::Tensor& tensor : *list) host->add(tensor, device, zero_copy, as_bytes);
+    for (const at::Tensor& tensor : *list) host->add(tensor, device, zero_copy, as_bytes, call.flat);
   int32_t before = stream; // what the host's part waits for
   if (!zero_copy) {
     translated([&] { follow(device, lanes.in, stream); });

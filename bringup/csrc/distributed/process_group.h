@@ -13,8 +13,9 @@ namespace bringup {
 // CPU tensors in the place of a call's device tensors.
 class HostSide {
  public:
-  // The same bytes where the host sees them, else pinned memory for a copy; `as_bytes`: items are written as bytes.
-  void add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes);
+  // The same bytes where the host sees them, else pinned memory for a copy; `as_bytes`: items are written as bytes;
+  // `flat`: in one dimension.
+  void add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes, bool flat);
   void replace(const at::Tensor& tensor, at::Tensor host) { tensors_[tensor.unsafeGetTensorImpl()] = std::move(host); }
   const at::Tensor& operator()(const at::Tensor& tensor) const { return tensors_.at(tensor.unsafeGetTensorImpl()); }
   template <class Item> // tensors, or lists of them
@@ -87,7 +88,7 @@ class ProcessGroup final : public c10d::Backend {
     Tensors reads, writes;
     const c10d::ReduceOp* reduces = nullptr; // without one it moves bytes, whatever their dtype
     bool pieces = false;                     // the same on parts of its one tensor
-    bool message = false;
+    bool message = false, flat = false;      // flat: Gloo would cut along the first dimension, which may be 1
     Own own{};
   };
   struct Comm { // a driver's communicator
