@@ -1,7 +1,8 @@
 """Collectives of device tensors beside Gloo's own on CPU tensors, in alternation in the same processes.
 
     python benchmarks/collectives.py                 # both ways of reaching memory, 2 ranks
-    python benchmarks/collectives.py --pairs 40 --size 4 --json FILE
+    python benchmarks/collectives.py --pairs 40 --size 4
+    python benchmarks/collectives.py --record collectives            # to results/collectives.json
 
 Rows: all_reduce of 1 KB, 1 MB and 64 MB; ``zero-copy``: the host sees the device's memory (sim); ``staged``: it does
 not, and bytes go through pinned memory. A pair is one call of each, until the result is there; times are medians of
@@ -19,6 +20,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from recording import record
 
 ROOT = Path(__file__).resolve().parents[1]
 DRIVERS = {"zero-copy": "sim", "staged": str(ROOT / "tests" / "distributed" / "staged_driver.py")}
@@ -84,7 +87,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--size", type=int, default=2, help="ranks")
     parser.add_argument("--way", choices=DRIVERS, action="append")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", help="a name under results/")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
@@ -103,10 +106,21 @@ def main() -> None:
             times = [f"{row[kind] * 1e3:.3f} ms" for kind in ("cpu", "device")]
             table.add_row(way, name, *times, f"{row['ratio']:.2f}", str(BOUNDS.get((way, name), "")))
     Console().print(table)
-    if given.json:
-        given.json.write_text(
-            json.dumps({"ranks": given.size, "pairs": given.pairs, "rows": everything}, indent=1) + "\n"
-        )
+    if given.record:
+        rows = [
+            {
+                "name": f"{way} {name}",
+                "memory": way,
+                "all_reduce of": name,
+                "CPU tensors, ms": row["cpu"] * 1e3,
+                "device, ms": row["device"] * 1e3,
+                "ratio": row["ratio"],
+                "at most": BOUNDS.get((way, name), ""),
+            }
+            for way, sizes in everything.items()
+            for name, row in sizes.items()
+        ]
+        record(given.record, {"ranks": given.size, "pairs": given.pairs, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
     """Calls, signatures that have code, and calls that ran op by op by their reason."""
 
 # ---- torch.distributed ----
-def process_group(host: Any, name: str) -> Any:
+def process_group(host: Any, name: str, store: Any) -> Any:
     """A c10d::Backend for device tensors over one for CPU tensors (``host``); ``name`` is the group's."""
 
 def observe_failures(function: Callable[[str, str], None]) -> None:

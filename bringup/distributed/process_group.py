@@ -52,7 +52,7 @@ def _process_group(options: Any, host_options: Any) -> Any:
     host.options.group_name = options.group_id
     host._set_sequence_number_for_group()
     flight_recorder.install(_C)
-    return _C.process_group(host, options.group_id)
+    return _C.process_group(host, options.group_id, store)
 
 
 def _meeting(store: Any, options: Any) -> str:
@@ -93,7 +93,8 @@ def _compare_ranks(store: Any, options: Any, core: Any) -> None:
     spec = DeviceSpecStruct.from_buffer_copy(core.device_spec(device))
     visible = "that the host sees" if spec.host_visible and spec.partitions <= 1 else "that is copied"
     queued = "with streams" if driver.offers("stream_create") else "without streams"
-    mine = f"driver '{driver.name}', memory {visible}, {queued}"
+    own = [name for name in ("all_reduce", "broadcast", "all_gather", "reduce_scatter") if driver.offers(name)]
+    mine = f"driver '{driver.name}', memory {visible}, {queued}" + (f", its own {', '.join(own)}" if own else "")
     store.set(f"device/{options.group_rank}", mine)
     keys = [f"device/{rank}" for rank in range(options.group_size)]
     store.wait(keys, options.timeout)

@@ -39,6 +39,7 @@ from bringup.driver.types import LibraryOp as LibraryOp
 from bringup.driver.types import NumberArgument as NumberArgument
 from bringup.driver.types import Placement as Placement
 from bringup.driver.types import PlacementKind as PlacementKind
+from bringup.driver.types import Reduction as Reduction
 from bringup.driver.types import Tensor as Tensor
 from bringup.driver.types import TensorArgument as TensorArgument
 from bringup.driver.types import TensorSpec as TensorSpec
@@ -308,6 +309,46 @@ class Driver:
     @optional("host work")
     def host_function(self, device: int, stream: int, function: Callable[[], None]) -> None:
         """Calls ``function`` on the host, in stream order."""
+        raise NotImplementedError
+
+    # ---- collectives ----
+    @optional("collectives")
+    def comm_id(self, device: int) -> str:
+        """A text by which the ranks of a new group of processes find each other; the first rank asks for it."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def comm_create(self, device: int, comm_id: str, rank: int, size: int, timeout_ms: int) -> int:
+        """Joins a group; returns when every rank has. What other ranks do not join within the timeout fails."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def comm_destroy(self, device: int, comm: int) -> None:
+        """Leaves the group; collectives that are on their way fail."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def all_reduce(
+        self, device: int, comm: int, dst: int, src: int, count: int, dtype: str, reduction: Reduction, stream: int
+    ) -> None:
+        """Reduces ``count`` elements over all ranks, in stream order; NotImplementedError: it goes through the host."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def broadcast(self, device: int, comm: int, address: int, nbytes: int, root: int, stream: int) -> None:
+        """Sends the bytes of rank ``root`` to all others, in stream order."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def all_gather(self, device: int, comm: int, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """Puts ``nbytes`` of each rank into ``dst``, one after the other, in stream order."""
+        raise NotImplementedError
+
+    @optional("collectives")
+    def reduce_scatter(
+        self, device: int, comm: int, dst: int, src: int, count: int, dtype: str, reduction: Reduction, stream: int
+    ) -> None:
+        """Reduces the ``count`` elements that ``src`` holds for each rank, and gives each its own, in stream order."""
         raise NotImplementedError
 
     # ---- housekeeping ----

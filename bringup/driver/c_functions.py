@@ -13,7 +13,7 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int
 from dataclasses import dataclass
 from typing import Any
 
-from bringup.driver import ClockPair, CopyKind, EventFlags, HostFlags
+from bringup.driver import DTYPES, ClockPair, CopyKind, EventFlags, HostFlags, Reduction
 from bringup.driver.c_calls import (
     call_from,
     call_struct,
@@ -186,6 +186,8 @@ _BINARY = Argument(
     lambda binary, nbytes: ctypes.string_at(binary, nbytes) if binary else b"",
     lambda data: (ctypes.create_string_buffer(data, len(data) + 1), len(data)),
 )
+_DTYPE = Argument((c_int32,), DTYPES.__getitem__, lambda name: (DTYPES.index(name),))
+_REDUCTION = Argument((c_int32,), Reduction, lambda reduction: (int(reduction),))
 _BOOL = _number(c_int32, bool, lambda value: 1 if value else 0)
 _MILLISECONDS = _number(c_double, float, float)
 _ADDRESS = _handle(least=1)
@@ -208,6 +210,18 @@ _CLOCKS = Result(
     _struct_room(ClockPairStruct, lambda clocks: ClockPair(clocks.device_ns, clocks.host_ns)),
 )
 _BINARY_OUT = Result((POINTER(c_void_p), POINTER(c_uint64), POINTER(c_void_p)), _store_binary, _binary_room)
+
+_REDUCED = (I32, U64, U64, U64, U64, _DTYPE, _REDUCTION, U64)
+#: Of those below, what came after ``last_error``, which is no method: a struct grows at its end.
+_COLLECTIVES: dict[str, tuple[tuple[Argument, ...], Result | None]] = {
+    "comm_id": ((I32,), _TEXT_OUT),
+    "comm_create": ((I32, _TEXT, I32, I32, U64), _handle()),
+    "comm_destroy": ((I32, U64), None),
+    "all_reduce": (_REDUCED, None),
+    "broadcast": ((I32, U64, U64, U64, I32, U64), None),
+    "all_gather": ((I32, U64, U64, U64, U64, U64), None),
+    "reduce_scatter": (_REDUCED, None),
+}
 
 #: Method → its arguments after ``self`` and its result, in the order of the header. Of device_count, launch, trace_read
 #: and host_function, which both sides write by hand, it only says the types.
@@ -256,6 +270,7 @@ METHODS: dict[str, tuple[tuple[Argument, ...], Result | None]] = {
     "ipc_close": ((I32, U64), None),
     "host_function": ((I32, U64, Argument((c_void_p,)), Argument((c_void_p,))), None),
     "close": ((I32,), None),
+    **_COLLECTIVES,
 }
 
 
@@ -263,10 +278,15 @@ def _types(arguments: tuple[Argument, ...], result: Result | None) -> list[Any]:
     return [type_ for one in arguments for type_ in one.types] + list(result.types if result else ())
 
 
+def _function(name: str) -> Any:
+    return CFUNCTYPE(c_int32, c_void_p, *_types(*METHODS[name]))
+
+
 #: Every function pointer of bringup_driver, in order: a status, of ``self`` and the arguments.
 FUNCTIONS: dict[str, Any] = {
-    **{name: CFUNCTYPE(c_int32, c_void_p, *_types(*method)) for name, method in METHODS.items()},
+    **{name: _function(name) for name in METHODS if name not in _COLLECTIVES},
     "last_error": CFUNCTYPE(None, c_void_p, c_void_p, c_uint64),
+    **{name: _function(name) for name in _COLLECTIVES},
 }
 
 

@@ -54,6 +54,19 @@ class TraceKind(enum.IntEnum):
     OTHER = 4
 
 
+class Reduction(enum.IntEnum):
+    """What a collective makes of the values of all ranks."""
+
+    SUM = 0
+    AVG = 1  # the sum over the number of ranks
+    PRODUCT = 2
+    MIN = 3
+    MAX = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+
+
 class PlacementKind(enum.IntEnum):
     """How the bytes of a storage lie over the memory partitions of a device, in DTensor's words."""
 

@@ -28,6 +28,7 @@ _TOGETHER = (
     ("graph_begin", "graph_end", "graph_launch", "graph_destroy"),
     ("trace_start", "trace_stop", "trace_read"),
     ("ipc_export", "ipc_import", "ipc_close"),
+    ("comm_id", "comm_create", "comm_destroy"),
 )
 
 

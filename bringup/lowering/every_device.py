@@ -8,6 +8,7 @@ from bringup.lowering.composed import EVERYWHERE
 from bringup.lowering.ops import (  # noqa: F401  they fill the table
     distributions,
     recurrent,
+    sync_batch_norm,
     wide_products,
     without_cpu,
 )

@@ -78,7 +78,11 @@ def gathers_of_every_dtype(ranks: Ranks) -> None:
         x = values(ranks.rank, (2, 3), dtype).to(ranks.device)
         whole = torch.empty((2 * ranks.size, 3), dtype=dtype, device=ranks.device)
         dist.all_gather_into_tensor(whole, x)
-        tensors_equal(whole, torch.cat([values(rank, (2, 3), dtype) for rank in range(ranks.size)]))
+        want = torch.cat([values(rank, (2, 3), dtype) for rank in range(ranks.size)])
+        tensors_equal(whole, want)
+        row = torch.empty((1, 6 * ranks.size), dtype=dtype, device=ranks.device)  # as SyncBatchNorm asks
+        dist.all_gather_into_tensor(row, x)
+        tensors_equal(row, want.view(1, -1))
 
 
 @program
@@ -119,6 +123,9 @@ def reduce_scatter_in_every_form(ranks: Ranks) -> None:
         x.zero_()
         dist.reduce_scatter_tensor(x, torch.cat(inputs).to(ranks.device))
         tensors_equal(x, want)
+        x.zero_()
+        dist.reduce_scatter_tensor(x, torch.cat(inputs).to(ranks.device).view(1, -1))
+        tensors_equal(x, want)
 
 
 @program
@@ -141,6 +148,16 @@ def all_to_all_even_and_uneven(ranks: Ranks) -> None:
     dist.all_to_all(outputs, parts)
     for rank, got in enumerate(outputs):
         tensors_equal(got, values(rank, (4,), torch.float32, ranks.rank))
+
+
+@program
+def all_to_all_of_lists_with_several_sizes(ranks: Ranks) -> None:
+    for dtype in (torch.float32, torch.int16):
+        parts = [values(ranks.rank, (ranks.rank + to, 2), dtype, to) for to in range(ranks.size)]  # one is empty
+        outputs = [torch.empty((ranks.rank + of, 2), dtype=dtype, device=ranks.device) for of in range(ranks.size)]
+        dist.all_to_all(outputs, [part.to(ranks.device) for part in parts])
+        for of, got in enumerate(outputs):
+            tensors_equal(got, values(of, (of + ranks.rank, 2), dtype, ranks.rank))
 
 
 @program
@@ -211,7 +228,7 @@ def messages_with_tags_and_from_anyone(ranks: Ranks) -> None:
 
 @program
 def large_tensors_in_pieces(ranks: Ranks) -> None:
-    x = torch.arange(5_000_001).remainder(1000).float()
+    x = torch.arange(9_000_001).remainder(1000).float()
     y = (x * (ranks.rank + 1)).to(ranks.device)
     dist.all_reduce(y)
     tensors_equal(y, x * sum(range(1, ranks.size + 1)))
@@ -305,6 +322,12 @@ def bad_input_is_refused_before_anything_is_sent(ranks: Ranks) -> None:
         lambda: dist.all_gather_into_tensor(torch.empty(3, device=device), torch.empty(2, device=device)),
     )
     refused(TypeError, "for integers", lambda: dist.all_reduce(torch.ones(2, device=device), op=dist.ReduceOp.BAND))
+    counts = torch.ones(2, dtype=torch.int32, device=device)
+    refused(TypeError, "AVG is for floating-point", lambda: dist.all_reduce(counts, op=dist.ReduceOp.AVG))
+    refused(ValueError, "there is no rank 9 in a group of", lambda: dist.send(torch.empty(2, device=device), 9))
+    refused(ValueError, "there is no rank 9 in a group of", lambda: dist.recv(torch.empty(2, device=device), 9))
+    parts = [torch.empty(1, device=device) for _ in range(ranks.size + 1)]
+    refused(ValueError, "tensors for", lambda: dist.all_to_all(parts, parts))
     only_device = dist.new_group(backend="bringup")
     refused(RuntimeError, "cpu", lambda: dist.all_reduce(torch.ones(2), group=only_device))
     x = torch.ones(2, device=device)

@@ -107,6 +107,21 @@ def data_parallel_of_a_compiled_model(ranks: Ranks) -> None:
 
 
 @program
+def batch_norm_by_the_statistics_of_all_ranks(ranks: Ranks) -> None:
+    for dtype, bound in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        torch.manual_seed(0)
+        reference = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).to(dtype)
+        own = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(reference)).to(ranks.device)
+        model, inputs = DistributedDataParallel(own), mine(ranks, dtype)
+        pairs = [(model, inputs), (reference, lambda step, dtype=dtype: batch(step, ranks.size, dtype))]
+        for each, given in pairs:
+            steps(each, torch.optim.SGD(each.parameters(), 0.1), given)
+        got, want = own.state_dict(), reference.state_dict()
+        for name in want:
+            torch.testing.assert_close(got[name].cpu(), want[name], rtol=bound, atol=bound)
+
+
+@program
 def no_sync_accumulates_on_each_rank(ranks: Ranks) -> None:
     dtype = torch.float64
     model = DistributedDataParallel(network(dtype).to(ranks.device))

@@ -96,6 +96,8 @@ def run_file(file: str, size: int, timeout: float = 240, **extra: str) -> dict[s
             for each in wrong:
                 text = found.get(each, f"did not run:\n{output[-3000:]}" if not any(found.values()) else "did not run")
                 wrong[each] += f"rank {rank}: {text}\n" if text else ""
+            if "No backend of type" in output:  # PyTorch warns of a group that names no owner
+                wrong["exit"] = wrong.get("exit", "") + f"rank {rank}: {output[-3000:]}"
             if processes[rank].returncode:
                 wrong["exit"] = (
                     wrong.get("exit", "") + f"rank {rank} ended with {processes[rank].returncode}: {output[-3000:]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ VARIANTS = {
     "zero-copy-4": (4, {"BRINGUP_DRIVERS": "sim"}),
     "delayed": (2, {"BRINGUP_DRIVERS": "sim", "BRINGUP_SIM": "jitter=3"}),
     "staged": (2, {"BRINGUP_DRIVERS": str(HERE / "staged_driver.py"), "BRINGUP_SIM": "jitter=5"}),
+    "own": (2, {"BRINGUP_DRIVERS": str(HERE / "own_collectives_driver.py"), "BRINGUP_SIM": "jitter=7"}),
     "synchronous": (2, {"BRINGUP_DRIVERS": str(HERE.parent / "device" / "chip_driver.py")}),
 }
 PROGRAMS = ranks.names_in("programs_collectives")
@@ -31,4 +33,22 @@ def outcome(variant: str) -> dict[str, str]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_collective(variant: str, program: str) -> None:
     wrong = outcome(variant).get(program, "")
+    assert not wrong, wrong
+
+
+@cache
+def outcome_of_own(offered: str, size: int) -> dict[str, str]:
+    """Of a driver with collectives of its own, by those that it offers."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"BRINGUP_TEST_COLLECTIVES": offered, "BRINGUP_TEST_COUNTS": f"{folder}/counts"}
+        driver = str(HERE / "own_collectives_driver.py")
+        return ranks.run_file("programs_own", size, BRINGUP_DRIVERS=driver, **env)
+
+
+@pytest.mark.parametrize("program", [*ranks.names_in("programs_own"), "exit"])
+@pytest.mark.parametrize(
+    ("offered", "size"), [("all_reduce broadcast all_gather reduce_scatter", 4), ("all_reduce", 2)]
+)
+def test_collectives_of_a_driver(offered: str, size: int, program: str) -> None:
+    wrong = outcome_of_own(offered, size).get(program, "")
     assert not wrong, wrong

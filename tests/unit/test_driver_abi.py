@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from bringup.driver import CopyKind, EventFlags, HostFlags, PlacementKind, TraceKind, c_functions
+from bringup.driver import CopyKind, EventFlags, HostFlags, PlacementKind, Reduction, TraceKind, c_functions
 from bringup.driver import c_struct as abi
 from tests.c_compiler import INCLUDE, compile_c
 
@@ -88,7 +88,7 @@ def test_constants_equal_the_header() -> None:
     assert f"#define BRINGUP_ABI_VERSION {abi.ABI_VERSION}u" in HEADER
     for name in ("OK", "ERROR", "OUT_OF_MEMORY", "INVALID", "UNSUPPORTED", "ABSENT", "INDEX_ERROR", "DEVICE_LOST"):
         assert re.search(rf"\bBRINGUP_{name} = {getattr(abi, name)}\b", HEADER), name
-    for enumeration in (CopyKind, PlacementKind):
+    for enumeration in (CopyKind, PlacementKind, Reduction):
         for member in enumeration:
             assert re.search(rf"\bBRINGUP_{member.name} = {member.value}\b", HEADER), member
     prefixes = {HostFlags: "HOST_", EventFlags: "EVENT_", TraceKind: "TRACE_"}

@@ -25,6 +25,7 @@ from bringup.driver import (
     NumberArgument,
     Placement,
     PlacementKind,
+    Reduction,
     TensorArgument,
     TensorSpec,
     TraceKind,
@@ -113,6 +114,13 @@ class Full(Small):
     def ipc_import(self, device, handle): return int(handle.split(":")[1])
     def ipc_close(self, *args): self.calls.append(("ipc_close", *args))
     def host_function(self, device, stream, function): function(); self.calls.append(("ran", device, stream))  # noqa: E702
+    def comm_id(self, device): return f"group of {device}"
+    def comm_create(self, *args): self.calls.append(("comm_create", *args)); return 44  # noqa: E702
+    def comm_destroy(self, *args): self.calls.append(("comm_destroy", *args))
+    def all_reduce(self, *args): self.calls.append(("all_reduce", *args))
+    def broadcast(self, *args): self.calls.append(("broadcast", *args))
+    def all_gather(self, *args): self.calls.append(("all_gather", *args))
+    def reduce_scatter(self, *args): self.calls.append(("reduce_scatter", *args))
     def close(self, *args): self.calls.append(("close", *args))
     # fmt: on
 
@@ -332,6 +340,29 @@ def test_compiled_bytes_live_until_binary_free() -> None:
     assert ctypes.string_at(binary, nbytes.value) == b"int x;\0\1"
     c_functions.VOID_CALL(free.value)(binary)
     assert len(_binaries) == before
+
+
+def test_collectives_arrive_with_dtype_and_reduction() -> None:
+    driver = Full()
+    s, u64, text = adapt(driver).struct, c_uint64(), ctypes.create_string_buffer(64)
+    assert s.comm_id(None, 1, ctypes.addressof(text), 64) == abi.OK
+    assert text.value == b"group of 1"
+    assert s.comm_create(None, 1, b"group of 1", 2, 4, 5000, byref(u64)) == abi.OK
+    assert u64.value == 44
+    assert s.all_reduce(None, 1, 44, 8, 16, 3, abi.DTYPES.index("bfloat16"), 4, 7) == abi.OK
+    assert s.reduce_scatter(None, 1, 44, 8, 16, 3, abi.DTYPES.index("int64"), 0, 7) == abi.OK
+    assert s.broadcast(None, 1, 44, 8, 99, 3, 7) == abi.OK
+    assert s.all_gather(None, 1, 44, 8, 16, 99, 7) == abi.OK
+    assert s.comm_destroy(None, 1, 44) == abi.OK
+    assert driver.calls == [
+        ("comm_create", 1, "group of 1", 2, 4, 5000),
+        ("all_reduce", 1, 44, 8, 16, 3, "bfloat16", Reduction.MAX, 7),
+        ("reduce_scatter", 1, 44, 8, 16, 3, "int64", Reduction.SUM, 7),
+        ("broadcast", 1, 44, 8, 99, 3, 7),
+        ("all_gather", 1, 44, 8, 16, 99, 7),
+        ("comm_destroy", 1, 44),
+    ]
+    assert s.all_reduce(None, 1, 44, 8, 16, 3, 0, 99, 7) == abi.INVALID  # no such reduction
 
 
 def test_host_function_calls_the_c_function_with_its_argument() -> None:

@@ -53,8 +53,9 @@ class StepTimer final : public c10d::Timer {
 void leave_groups() { DeviceWork::leave(); }
 
 void bind_distributed(py::module_& module) {
-  module.def("process_group", [](const c10::intrusive_ptr<c10d::Backend>& host, const std::string& name) {
-    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<ProcessGroup>(host, name));
+  module.def("process_group", [](const c10::intrusive_ptr<c10d::Backend>& host, const std::string& name,
+                                 const c10::intrusive_ptr<c10d::Store>& store) {
+    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<ProcessGroup>(host, name, store));
   });
   module.def("observe_failures", [](py::object function) {
     g_observer = function.release().ptr();

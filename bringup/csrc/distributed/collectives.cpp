@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
 #include "distributed/process_group.h"
+#include "pytorch/allocator.h"
 
 namespace bringup {
 namespace {
@@ -17,6 +21,31 @@ Tensors all_of(const TensorLists& lists) {
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
 }
+
+uint64_t address(const at::Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data_ptr()); }
+
+// How a driver's own reduction is called: elements, their dtype, and what is made of them.
+static_assert(int(BRINGUP_BXOR) == int(c10d::ReduceOp::BXOR) && int(BRINGUP_AVG) == int(c10d::ReduceOp::AVG));
+int32_t reduction(const c10d::ReduceOp& op) { return static_cast<int32_t>(c10d::ReduceOp::RedOpType(op)); }
+
+// Tensors of several sizes: Gloo deals the parts of one tensor, whose sizes may differ.
+struct Dealt final : c10d::Work {
+  Dealt(c10::intrusive_ptr<c10d::Work> dealing, at::Tensor whole, Tensors outputs)
+      : Work(-1, OpType::ALLTOALL), dealing(std::move(dealing)), whole(std::move(whole)), outputs(std::move(outputs)) {}
+  bool wait(std::chrono::milliseconds timeout) override {
+    dealing->wait(timeout);
+    int64_t begin = 0;
+    for (const at::Tensor& output : outputs) {
+      output.copy_(whole.narrow(0, begin, output.numel()).view(output.sizes()));
+      begin += output.numel();
+    }
+    return true;
+  }
+  void abort() override { dealing->abort(); }
+  const c10::intrusive_ptr<c10d::Work> dealing;
+  const at::Tensor whole;
+  const Tensors outputs;
+};
 
 // Several works as one.
 struct Together final : c10d::Work {
@@ -53,6 +82,14 @@ ProcessGroup::Start ProcessGroup::ask(Method method, const Arguments&... argumen
   };
 }
 
+template <class Function, class... Arguments>
+ProcessGroup::Own ProcessGroup::own(Function bringup_driver::* function, Arguments... arguments) {
+  return {[=](const bringup_driver& api) { return api.*function != nullptr; },
+          [=](const bringup_driver& api, int32_t device, uint64_t comm, uint64_t stream) {
+            return (api.*function)(api.self, device, comm, arguments..., stream);
+          }};
+}
+
 void ProcessGroup::check_parts(const char* collective, const Tensors& wholes, const Tensors& parts) const {
   TORCH_CHECK_VALUE(wholes.size() == parts.size(), collective, ": ", parts.size(), " inputs or outputs for ",
                     wholes.size(), " tensors of all ranks");
@@ -79,13 +116,19 @@ ProcessGroup::Work ProcessGroup::endCoalescing() {
 
 ProcessGroup::Work ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const bool root = options.rootRank == getRank();
-  return run({"broadcast", OpType::BROADCAST, root ? tensors : Tensors(), root ? Tensors() : tensors},
-             ask(&Backend::broadcast, tensors, options));
+  Call call{"broadcast", OpType::BROADCAST, root ? tensors : Tensors(), root ? Tensors() : tensors};
+  if (tensors.size() == 1)
+    call.own = own(&bringup_driver::broadcast, address(tensors[0]), tensors[0].nbytes(),
+                   static_cast<int32_t>(options.rootRank));
+  return run(std::move(call), ask(&Backend::broadcast, tensors, options));
 }
 
 ProcessGroup::Work ProcessGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return run({"all_reduce", OpType::ALLREDUCE, tensors, tensors, &options.reduceOp, true},
-             ask(&Backend::allreduce, tensors, options));
+  Call call{"all_reduce", OpType::ALLREDUCE, tensors, tensors, &options.reduceOp, true};
+  if (tensors.size() == 1)
+    call.own = own(&bringup_driver::all_reduce, address(tensors[0]), address(tensors[0]), tensors[0].numel(),
+                   dtype_code(tensors[0].scalar_type()), reduction(options.reduceOp));
+  return run(std::move(call), ask(&Backend::allreduce, tensors, options));
 }
 
 ProcessGroup::Work ProcessGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
@@ -108,8 +151,10 @@ ProcessGroup::Work ProcessGroup::allgather(TensorLists& outputs, Tensors& inputs
 ProcessGroup::Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) {
   check_parts("all_gather_into_tensor", {output}, {input});
-  return run({"all_gather_into_tensor", OpType::_ALLGATHER_BASE, {input}, {output}},
-             ask(&Backend::_allgather_base, output, input, options));
+  Call call{"all_gather_into_tensor", OpType::_ALLGATHER_BASE, {input}, {output}};
+  call.flat = true;
+  call.own = own(&bringup_driver::all_gather, address(output), address(input), input.nbytes());
+  return run(std::move(call), ask(&Backend::_allgather_base, output, input, options));
 }
 
 ProcessGroup::Work ProcessGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -121,7 +166,7 @@ ProcessGroup::Work ProcessGroup::allgather_coalesced(TensorLists& outputs, Tenso
 ProcessGroup::Work ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                  const c10d::AllgatherOptions& options) {
   check_parts("all_gather_into_tensor_coalesced", outputs, inputs);
-  return run({"all_gather_into_tensor_coalesced", OpType::COALESCED, inputs, outputs},
+  return run({"all_gather_into_tensor_coalesced", OpType::COALESCED, inputs, outputs, nullptr, false, false, true},
              ask(&Backend::allgather_into_tensor_coalesced, outputs, inputs, options));
 }
 
@@ -142,16 +187,19 @@ ProcessGroup::Work ProcessGroup::reduce_scatter(Tensors& outputs, TensorLists& i
 ProcessGroup::Work ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) {
   check_parts("reduce_scatter_tensor", {input}, {output});
-  return run({"reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {input}, {output}, &options.reduceOp},
-             ask(&Backend::_reduce_scatter_base, output, input, options));
+  Call call{"reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {input}, {output}, &options.reduceOp};
+  call.flat = true;
+  call.own = own(&bringup_driver::reduce_scatter, address(output), address(input), output.numel(),
+                 dtype_code(output.scalar_type()), reduction(options.reduceOp));
+  return run(std::move(call), ask(&Backend::_reduce_scatter_base, output, input, options));
 }
 
 ProcessGroup::Work ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                  const c10d::ReduceScatterOptions& options) {
   check_parts("reduce_scatter_tensor_coalesced", inputs, outputs);
-  return run(
-      {"reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, inputs, outputs, &options.reduceOp},
-      ask(&Backend::reduce_scatter_tensor_coalesced, outputs, inputs, options));
+  return run({"reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, inputs, outputs,
+              &options.reduceOp, false, false, true},
+             ask(&Backend::reduce_scatter_tensor_coalesced, outputs, inputs, options));
 }
 
 ProcessGroup::Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -164,14 +212,44 @@ ProcessGroup::Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& i
 }
 
 ProcessGroup::Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return run({"all_to_all", OpType::ALLTOALL, inputs, outputs}, ask(&Backend::alltoall, outputs, inputs, options));
+  for (const Tensors* list : {&inputs, &outputs}) {
+    TORCH_CHECK_VALUE(list->size() == static_cast<size_t>(getSize()), "all_to_all: ", list->size(), " tensors for ",
+                      getSize(), " ranks");
+    for (const at::Tensor& each : *list)
+      TORCH_CHECK_TYPE(each.scalar_type() == inputs[0].scalar_type(), "all_to_all: the tensors have dtypes ",
+                       c10::toString(inputs[0].scalar_type()), " and ", c10::toString(each.scalar_type()));
+  }
+  return run({"all_to_all", OpType::ALLTOALL, inputs, outputs},
+             [host = host_, outputs, inputs, options](const HostSide& side) -> Work {
+               std::vector<int64_t> to, from;
+               Tensors parts, places = side(outputs);
+               for (const at::Tensor& input : side(inputs)) {
+                 parts.push_back(input.reshape({-1}));
+                 to.push_back(input.numel());
+               }
+               int64_t items = 0;
+               for (const at::Tensor& place : places) {
+                 from.push_back(place.numel());
+                 items += place.numel();
+               }
+               at::Tensor sent = at::cat(parts), got = at::empty({items}, sent.options());
+               auto dealing = host->alltoall_base(got, sent, from, to, options);
+               return c10::make_intrusive<Dealt>(std::move(dealing), got, std::move(places));
+             });
+}
+
+// Gloo waits for a rank that does not exist until the timeout.
+void ProcessGroup::check_peer(const char* message, int peer) const {
+  TORCH_CHECK_VALUE(0 <= peer && peer < getSize(), message, ": there is no rank ", peer, " in a group of ", getSize());
 }
 
 ProcessGroup::Work ProcessGroup::send(Tensors& tensors, int to, int tag) {
+  check_peer("send", to);
   return run({"send", OpType::SEND, tensors, {}, nullptr, false, true}, ask(&Backend::send, tensors, to, tag));
 }
 
 ProcessGroup::Work ProcessGroup::recv(Tensors& tensors, int from, int tag) {
+  check_peer("recv", from);
   return run({"recv", OpType::RECV, {}, tensors, nullptr, false, true}, ask(&Backend::recv, tensors, from, tag));
 }
 

@@ -14,7 +14,7 @@ namespace bringup {
 namespace {
 
 // A copied collective is cut into pieces, so that copies and network overlap; those in flight bound the pinned memory.
-constexpr int64_t kPiece = 4 << 20;
+constexpr int64_t kPiece = 8 << 20;
 constexpr int64_t kPiecesInFlight = 4;
 
 // What Gloo reduces; other dtypes can only be moved, as bytes.
@@ -33,6 +33,8 @@ void check_reduction(const char* collective, c10d::ReduceOp::RedOpType op, c10::
       "one of these first");
   TORCH_CHECK_TYPE(!of_bits || c10::isIntegralType(type, /*includeBool=*/true), collective, ": BAND, BOR and BXOR ",
                    "are for integers, and this is ", c10::toString(type));
+  TORCH_CHECK_TYPE(op != AVG || c10::isFloatingType(type), collective,
+                   ": AVG is for floating-point numbers, and this is ", c10::toString(type));
   TORCH_CHECK_NOT_IMPLEMENTED(op != PREMUL_SUM, collective, ": Gloo has no PREMUL_SUM: multiply first, then SUM");
 }
 
@@ -65,7 +67,7 @@ void copy_on(Device& device, int32_t stream, const at::Tensor& to, const at::Ten
 
 // ---- the host's side of a call ----
 
-void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes) {
+void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes, bool flat) {
   const c10::TensorImpl* key = tensor.unsafeGetTensorImpl();
   if (tensors_.count(key)) return;
   at::Tensor host;
@@ -85,13 +87,18 @@ void HostSide::add(const at::Tensor& tensor, Device& device, bool zero_copy, boo
     strides.push_back(1);
     host = cpu_tensor(host.storage(), at::kByte, sizes, strides, host.storage_offset() * itemsize);
   }
+  if (flat) host = cpu_tensor(host.storage(), host.scalar_type(), {host.numel()}, {1}, host.storage_offset());
   tensors_[key] = host;
 }
 
 // ---- the group ----
 
-ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name)
-    : Backend(host->getRank(), host->getSize()), host_(std::move(host)), name_(std::move(name)) {}
+ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name,
+                           c10::intrusive_ptr<c10d::Store> store)
+    : Backend(host->getRank(), host->getSize()),
+      host_(std::move(host)),
+      name_(std::move(name)),
+      store_(std::move(store)) {}
 
 // The host's group waits without end for its threads, and those wait for ranks that were given up.
 ProcessGroup::~ProcessGroup() {
@@ -108,12 +115,14 @@ void ProcessGroup::check_usable() {
   if (!broken_->why.empty()) C10_THROW_ERROR(DistBackendError, "an earlier call of this group failed: " + broken_->why);
 }
 
-// init_process_group() without a name calls every group Gloo's, and DDP then looks for a Gloo that is not there.
+// init_process_group() without a name calls every group Gloo's, and DDP then looks for a Gloo that is not there; one
+// that has several backends it calls nobody's, and then warns at every step.
 void ProcessGroup::name_owner() {
   using Owner = c10d::ProcessGroup;
   try {
     const auto owner = c10d::resolve_process_group(name_);
-    if (owner->getBackendType() == Owner::GLOO && !owner->hasBackendForDeviceType(c10::kCPU))
+    const auto type = owner->getBackendType();
+    if (type == Owner::UNDEFINED || (type == Owner::GLOO && !owner->hasBackendForDeviceType(c10::kCPU)))
       owner->setDefaultBackend(Owner::CUSTOM);
   } catch (const c10::Error&) { // a group that nobody registered: it is used directly
   }
@@ -176,9 +185,10 @@ ProcessGroup::Work ProcessGroup::run(Call call, Start start) {
     std::lock_guard lock(broken->mutex);
     if (broken->why.empty()) broken->why = why;
   };
-  if (queued)
+  const bool own = queued && queue_own(device, work, call);
+  if (queued && !own)
     queue(device, work, call, start, zero_copy, as_bytes);
-  else
+  else if (!queued)
     run_now(device, *work, call, start, zero_copy, as_bytes);
   std::lock_guard lock(mutex_);
   if (coalescing_) coalesced_.push_back(work);
@@ -190,7 +200,7 @@ void ProcessGroup::run_now(Device& device, DeviceWork& work, const Call& call, c
                            bool as_bytes) {
   HostSide host;
   for (const Tensors* list : {&call.reads, &call.writes})
-    for (const at::Tensor& tensor : *list) host.add(tensor, device, zero_copy, as_bytes);
+    for (const at::Tensor& tensor : *list) host.add(tensor, device, zero_copy, as_bytes, call.flat);
   translated([&] { device.drain(current_stream(static_cast<c10::DeviceIndex>(device.index))); });
   if (!zero_copy) {
     for (const at::Tensor& tensor : call.reads) host.copied(tensor).copy_(tensor);
@@ -212,7 +222,7 @@ void ProcessGroup::queue(Device& device, const c10::intrusive_ptr<DeviceWork>& w
     return queue_pieces(device, work, call.writes[0], call, start);
   auto host = std::make_shared<HostSide>();
   for (const Tensors* list : {&call.reads, &call.writes})
-    for (const at::Tensor& tensor : *list) host->add(tensor, device, zero_copy, as_bytes);
+    for (const at::Tensor& tensor : *list) host->add(tensor, device, zero_copy, as_bytes, call.flat);
   int32_t before = stream; // what the host's part waits for
   if (!zero_copy) {
     translated([&] { follow(device, lanes.in, stream); });
@@ -293,6 +303,84 @@ void ProcessGroup::queue_pieces(Device& device, const c10::intrusive_ptr<DeviceW
   work->complete_on(lanes.out);
 }
 
+// ---- a driver's own collectives ----
+
+void ProcessGroup::Comm::end() noexcept {
+  if (!ended.exchange(true) && device.usable())
+    device.driver.call_quietly("comm_destroy", device.local, [&] {
+      return device.driver.api.comm_destroy(device.driver.api.self, device.local, handle);
+    });
+}
+
+// The communicator of a device, made with the first call there by all ranks.
+std::shared_ptr<ProcessGroup::Comm> ProcessGroup::comm_of(Device& device) {
+  std::string key;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = comms_.find(device.index); found != comms_.end()) return found->second;
+    key = "comm/" + std::to_string(joined_++);
+  }
+  const Driver& driver = device.driver;
+  char id[4096] = "";
+  if (getRank() == 0) {
+    translated([&] {
+      driver.call("comm_id", device.local, [&] { return driver.api.comm_id(driver.api.self, device.local, id, 4096); });
+    });
+    store_->set(key, std::string(id));
+  } else {
+    const auto found = store_->get(key);
+    std::copy_n(found.begin(), std::min<size_t>(found.size(), sizeof(id) - 1), id);
+  }
+  const auto timeout = static_cast<uint64_t>(host_->getBackendOptions()->timeout.count());
+  uint64_t handle = 0;
+  translated([&] {
+    driver.call("comm_create", device.local, [&] {
+      return driver.api.comm_create(driver.api.self, device.local, id, getRank(), getSize(), timeout, &handle);
+    });
+  });
+  std::lock_guard lock(mutex_);
+  return comms_[device.index] = std::shared_ptr<Comm>(new Comm{device, handle});
+}
+
+// In the order of the group's other calls; false: the driver has no function for this, and the host does it.
+bool ProcessGroup::queue_own(Device& device, const c10::intrusive_ptr<DeviceWork>& work, const Call& call) {
+  const bringup_driver& api = device.driver.api;
+  if (!call.own.queue || !api.comm_create || device.partitioned() || !call.own.offered(api)) return false;
+  if ((call.reads.empty() ? call.writes : call.reads)[0].numel() == 0) return false;
+  const auto comm = comm_of(device);
+  const auto lanes = lanes_of(device);
+  const int32_t stream = current_stream(static_cast<c10::DeviceIndex>(device.index));
+  try {
+    follow(device, lanes->run, stream);
+    const uint64_t handle = device.stream_handle(lanes->run);
+    device.driver.call(call.collective, device.local,
+                       [&] { return call.own.queue(api, device.local, comm->handle, handle); });
+  } catch (const Error& error) {
+    if (error.status == BRINGUP_UNSUPPORTED) return false;
+    translated([&] { throw error; });
+  }
+  device.mark_busy(lanes->run);
+  for (const Tensors* list : {&call.reads, &call.writes})
+    for (const at::Tensor& tensor : *list) record_stream(tensor.storage().data_ptr(), torch_stream(device, lanes->run));
+  work->abandon = [comm = std::weak_ptr(comm)] {
+    if (const auto alive = comm.lock()) alive->end();
+  };
+  work->wait_at_exit(true);
+  const Event done = translated([&] { return device.record(lanes->run); });
+  host_function_on(device, lanes->run, [work, done] { work->finish_device(done); });
+  work->complete_on(lanes->run);
+  return true;
+}
+
+void ProcessGroup::abort() {
+  std::map<int32_t, std::shared_ptr<Comm>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(comms_);
+  }
+  host_->abort();
+}
+
 void ProcessGroup::finish_queued() {
   std::vector<std::pair<int32_t, std::shared_ptr<const Lanes>>> all;
   {
@@ -309,6 +397,10 @@ void ProcessGroup::finish_queued() {
 
 void ProcessGroup::shutdown() {
   finish_queued();
+  {
+    std::lock_guard lock(mutex_);
+    comms_.clear();
+  }
   host_->shutdown();
 }
 

@@ -13,8 +13,9 @@ namespace bringup {
 // CPU tensors in the place of a call's device tensors.
 class HostSide {
  public:
-  // The same bytes where the host sees them, else pinned memory for a copy; `as_bytes`: items are written as bytes.
-  void add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes);
+  // The same bytes where the host sees them, else pinned memory for a copy; `as_bytes`: items are written as bytes;
+  // `flat`: in one dimension.
+  void add(const at::Tensor& tensor, Device& device, bool zero_copy, bool as_bytes, bool flat);
   void replace(const at::Tensor& tensor, at::Tensor host) { tensors_[tensor.unsafeGetTensorImpl()] = std::move(host); }
   const at::Tensor& operator()(const at::Tensor& tensor) const { return tensors_.at(tensor.unsafeGetTensorImpl()); }
   template <class Item> // tensors, or lists of them
@@ -36,7 +37,7 @@ class ProcessGroup final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<Tensors>;
 
-  ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name);
+  ProcessGroup(c10::intrusive_ptr<c10d::Backend> host, std::string name, c10::intrusive_ptr<c10d::Store> store);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return "bringup"; }
@@ -45,7 +46,7 @@ class ProcessGroup final : public c10d::Backend {
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
   c10d::ErrorType getError() override;
-  void abort() override { host_->abort(); }
+  void abort() override;
   void shutdown() override;
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
@@ -76,13 +77,26 @@ class ProcessGroup final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
+  // The driver's own function for a call: queues it on a stream, by the handles of communicator and stream.
+  struct Own {
+    std::function<bool(const bringup_driver&)> offered;
+    std::function<int32_t(const bringup_driver&, int32_t device, uint64_t comm, uint64_t stream)> queue;
+  };
   struct Call {
     const char* collective;
     c10d::OpType type;
     Tensors reads, writes;
     const c10d::ReduceOp* reduces = nullptr; // without one it moves bytes, whatever their dtype
     bool pieces = false;                     // the same on parts of its one tensor
-    bool message = false;
+    bool message = false, flat = false;      // flat: Gloo would cut along the first dimension, which may be 1
+    Own own{};
+  };
+  struct Comm { // a driver's communicator
+    Device& device;
+    const uint64_t handle;
+    std::atomic<bool> ended{false};
+    void end() noexcept;
+    ~Comm() { end(); }
   };
   using Start = std::function<Work(const HostSide&)>;
   // The streams of a device, taken from its pool: copies to the host, the host's part, copies back, and messages, which
@@ -92,6 +106,8 @@ class ProcessGroup final : public c10d::Backend {
     std::atomic<int> unstarted{0}, unstarted_messages{0}; // calls that the host's group has not seen yet
   };
 
+  template <class Function, class... Arguments>
+  static Own own(Function bringup_driver::* function, Arguments... arguments);
   template <class Method, class... Arguments>
   Start ask(Method method, const Arguments&... arguments) const;
   void check_parts(const char* collective, const Tensors& wholes, const Tensors& parts) const;
@@ -101,6 +117,9 @@ class ProcessGroup final : public c10d::Backend {
              bool zero_copy, bool as_bytes);
   void queue_pieces(Device& device, const c10::intrusive_ptr<DeviceWork>& work, const at::Tensor& tensor,
                     const Call& call, const Start& start);
+  bool queue_own(Device& device, const c10::intrusive_ptr<DeviceWork>& work, const Call& call);
+  std::shared_ptr<Comm> comm_of(Device& device);
+  void check_peer(const char* message, int peer) const;
   Device& check(const Call& call) const;
   void check_usable();
   void name_owner();
@@ -109,8 +128,11 @@ class ProcessGroup final : public c10d::Backend {
 
   const c10::intrusive_ptr<c10d::Backend> host_;
   const std::string name_;
+  const c10::intrusive_ptr<c10d::Store> store_;
   std::mutex mutex_; // of what follows
   std::map<int32_t, std::shared_ptr<Lanes>> lanes_;
+  std::map<int32_t, std::shared_ptr<Comm>> comms_;
+  size_t joined_ = 0; // communicators: their names in the store
   uint64_t calls_ = 0;
   bool coalescing_ = false;
   std::vector<Work> coalesced_;

@@ -127,6 +127,12 @@ void DeviceWork::give_up() noexcept {
   fail("this rank exits while it waits for the others");
   c10::raw::intrusive_ptr::incref(this); // the host's threads use it until the process ends
   g_gave_up = true;
+  std::function<void()> end;
+  {
+    std::lock_guard lock(lock_);
+    end = abandon;
+  }
+  if (end) return end();
   try {
     if (!tells_) abort();
   } catch (const c10::Error&) { // what Gloo composes cannot be aborted
@@ -172,6 +178,23 @@ void DeviceWork::finish_host(bool last) {
   if (queued) {
     std::lock_guard lock(lock_);
     finished_ = true;
+  }
+  changed_.notify_all();
+}
+
+// Those that wait for the collective go on behind this, and so hear of its failure.
+void DeviceWork::finish_device(const Event& done) {
+  const HoldsExit here;
+  try {
+    device_.wait(done);
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  wait_at_exit(false);
+  {
+    std::lock_guard lock(lock_);
+    finished_ = true;
+    abandon = nullptr;
   }
   changed_.notify_all();
 }

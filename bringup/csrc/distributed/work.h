@@ -25,13 +25,15 @@ class DeviceWork final : public c10d::Work {
 
   // ---- what the group does with it, in this order; failures are kept, whichever thread meets them ----
   void start_host(const std::function<HostWork()>& start, bool at_once); // at_once: on the thread that made the call
-  void finish_host(bool last = true); // waits for the host's part; `last`: nothing of the call follows it
-  void complete_on(int32_t stream);   // the outputs are there when this stream gets here
+  void finish_host(bool last = true);    // waits for the host's part; `last`: nothing of the call follows it
+  void finish_device(const Event& done); // of the driver's own collective, in the order of its stream
+  void complete_on(int32_t stream);      // the outputs are there when this stream gets here
 
   const bool queued;             // the device's streams wait; else the host does
   bool message = false;          // point-to-point: who waits first finishes it
   std::function<void()> deliver; // brings what the host has got to the device; of messages and of what is not queued
   std::function<void(const std::string&)> on_failure;
+  std::function<void()> abandon; // ends what the driver does for it
 
   // ---- what torch asks ----
   bool isCompleted() override;
@@ -41,6 +43,7 @@ class DeviceWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout) override;
+  void wait_at_exit(bool listed);
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return name_.number; }
@@ -52,7 +55,6 @@ class DeviceWork final : public c10d::Work {
   void fail(const std::string& why) noexcept;
   void give_up() noexcept;
   void wait_on(int32_t stream);
-  void wait_at_exit(bool listed);
   void deliver_now(); // once, and marks the work as done
   bool host_is_done(std::unique_lock<std::mutex>& lock) const;
   void throw_failure();

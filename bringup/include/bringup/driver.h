@@ -227,6 +227,18 @@ typedef struct bringup_clock_pair {
   uint64_t host_ns; /* Unix time: CLOCK_REALTIME */
 } bringup_clock_pair;
 
+/* What a collective makes of the values of all ranks. */
+typedef enum bringup_reduction {
+  BRINGUP_SUM = 0,
+  BRINGUP_AVG = 1, /* the sum over the number of ranks */
+  BRINGUP_PRODUCT = 2,
+  BRINGUP_MIN = 3,
+  BRINGUP_MAX = 4,
+  BRINGUP_BAND = 5,
+  BRINGUP_BOR = 6,
+  BRINGUP_BXOR = 7
+} bringup_reduction;
+
 typedef struct bringup_driver {
   uint32_t abi_version; /* BRINGUP_ABI_VERSION of the header the driver was built with */
   uint32_t struct_size; /* sizeof(bringup_driver) there: later fields count as NULL */
@@ -334,6 +346,29 @@ typedef struct bringup_driver {
   int32_t (*close)(void *self, int32_t device);
   /* Writes the reason of this thread's last failure, NUL-terminated. */
   void (*last_error)(void *self, char *message, uint64_t size);
+
+  /* ---- collectives: of processes, for drivers with streams and host functions; what is NULL goes through the host
+   * ---- */
+  /* A text by which the ranks of a new group find each other; the first rank asks for it. */
+  int32_t (*comm_id)(void *self, int32_t device, char *id, uint64_t size);
+  /* Joins a group; returns when every rank has. A collective that other ranks do not join within `timeout_ms` fails, as
+   * queued work does. Every rank queues the same collectives of a group in the same order, one after the other. */
+  int32_t (*comm_create)(void *self, int32_t device, const char *id, int32_t rank, int32_t size, uint64_t timeout_ms,
+                         uint64_t *comm);
+  /* Leaves the group; collectives that are on their way fail. */
+  int32_t (*comm_destroy)(void *self, int32_t device, uint64_t comm);
+  /* Each queues one collective of flat memory, at least a byte, on `stream`; dst may be src. BRINGUP_UNSUPPORTED: it
+   * goes through the host. That must follow from dtype and reduction alone, since all ranks must go the same way. */
+  int32_t (*all_reduce)(void *self, int32_t device, uint64_t comm, uint64_t dst, uint64_t src, uint64_t count,
+                        int32_t dtype, int32_t reduction, uint64_t stream);
+  int32_t (*broadcast)(void *self, int32_t device, uint64_t comm, uint64_t address, uint64_t nbytes, int32_t root,
+                       uint64_t stream);
+  /* nbytes of each rank, one after the other in dst; src may be this rank's place there. */
+  int32_t (*all_gather)(void *self, int32_t device, uint64_t comm, uint64_t dst, uint64_t src, uint64_t nbytes,
+                        uint64_t stream);
+  /* count elements for each rank, one after the other in src; dst may be this rank's place there. */
+  int32_t (*reduce_scatter)(void *self, int32_t device, uint64_t comm, uint64_t dst, uint64_t src, uint64_t count,
+                            int32_t dtype, int32_t reduction, uint64_t stream);
 } bringup_driver;
 
 /* What a shared library exports. `options` is driver-specific text ("devices=4,memory=2G"). The core has filled in
