@@ -33,6 +33,15 @@ def ensure_open(device: int) -> None:
     """Opens the device if it is not open yet. Any call that needs the device does this by itself."""
 
 def is_open(device: int) -> bool: ...
+def reset_device(device: int) -> None:
+    """Closes a device that holds nothing: its next use opens it again."""
+
+def give_up(device: int, why: str) -> None:
+    """Takes a device for lost, until it is reset: no call reaches its driver."""
+
+def lives(device: int) -> int:
+    """How often a device was reset."""
+
 def device_spec(device: int) -> bytes:
     """A bringup_device_spec (DeviceSpecStruct.from_buffer_copy reads it); opens the device."""
 
@@ -138,6 +147,12 @@ class Plan:
 
 def load_kernel(device: int, binary: bytes, entry: str, block: int = 0, local_bytes: int = 0) -> int:
     """The driver's handle of a compiled kernel; it lives as long as the process."""
+
+def load_kernel_again(device: int, kernel: int, binary: bytes, entry: str) -> None:
+    """A kernel that was loaded before its device was reset."""
+
+def load_again_with(function: Callable[[int, int], None]) -> None:
+    """Who is asked for such a kernel, by device and handle; it calls ``load_kernel_again``."""
 
 def library_kernel(name: str, function: int, context: int) -> int:
     """The same for a function of a chip's library, by its address: bringup_library_function in driver.h."""

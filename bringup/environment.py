@@ -17,6 +17,7 @@ VARIABLES: dict[str, str] = {
     "BRINGUP_CC": "the C compiler of sim's kernels",
     "BRINGUP_MARCH": "the instruction set sim's kernels are compiled for, such as x86-64-v3",
     "BRINGUP_SANITIZE": "stream: errors where streams, or the host, touch memory in no order",
+    "BRINGUP_EXIT_TIMEOUT": "seconds that the end of a process waits for its devices (60)",
     "BRINGUP_SIM": "options of the driver sim",
     "BRINGUP_UPMEM": "options of the driver upmem",
     "BRINGUP_RISCV": "options of the driver riscv",

@@ -60,10 +60,13 @@ class Loader:
         driver_of: Callable[[int], Driver],
         load: Callable[[int, bytes, str, int, int], int],
         library_kernel: Callable[[str, int, int], int] | None = None,
+        load_again: Callable[[int, int, bytes, str], None] | None = None,
     ) -> None:
         self._driver_of = driver_of
         self._load = load
         self._library_kernel = library_kernel
+        self._load_again = load_again
+        self._foreign: dict[str, ForeignKernel] = {}
         self._loaded: dict[tuple[int, str], Compiled] = {}
         self._together: Made = {}
         self._lock = threading.Lock()
@@ -82,6 +85,15 @@ class Loader:
         if records is not None:
             records.append(_record(kernel, self._driver_of(device), "memory", {}))
         return loaded
+
+    def again(self, device: int, handle: int) -> None:
+        """Loads a kernel again, under the handle it has: the device was reset."""
+        from bringup.ir.parser import parse
+
+        assert self._load_again is not None
+        (text,) = [key for (on, key), one in self._loaded.items() if on == device and one.handle == handle]
+        entry, binary, _ = self._binary(self._driver_of(device), self._foreign.get(text) or parse(text), text, {})
+        self._load_again(device, handle, binary, entry.name)
 
     def all(self, device: int, kernels: Sequence[Kernel | ForeignKernel | None]) -> list[Compiled | None]:
         """The kernels of a graph on a device, None for None; compilers run side by side."""
@@ -119,13 +131,31 @@ class Loader:
         self, device: int, kernel: Kernel | ForeignKernel, text: str, records: list[KernelRecord] | None
     ) -> Compiled:
         driver = self._driver_of(device)
-        made: Rendered | None = None
         seconds: dict[str, float] = {}
         if isinstance(kernel, ForeignKernel) and kernel.function:
             assert self._library_kernel is not None
             if records is not None:
                 records.append(_record(kernel, driver, "memory", seconds))
             return Compiled(self._library_kernel(kernel.name, kernel.function, kernel.context), None)
+        if isinstance(kernel, ForeignKernel):
+            self._foreign[text] = kernel
+        entry, binary, made = self._binary(driver, kernel, text, seconds)
+        start = perf_counter()
+        try:
+            handle = self._load(device, binary, entry.name, entry.block, entry.local_bytes)
+        except Exception as error:
+            raise NotCompiled(driver, kernel.name, _source_text(kernel, driver), error) from error
+        seconds["load"] = perf_counter() - start
+        if records is not None:
+            origin: Origin = "compiled" if "compile" in seconds else "disk cache"
+            records.append(_record(kernel, driver, origin, seconds, made))
+        return Compiled(handle, made_function(entry.measure_code, MEASURE) if entry.measure_code else None)
+
+    def _binary(
+        self, driver: Driver, kernel: Kernel | ForeignKernel, text: str, seconds: dict[str, float]
+    ) -> tuple[Entry, bytes, Rendered | None]:
+        """A kernel's entry and binary, from the disk cache or compiled; ``seconds`` gets how long that took."""
+        made: Rendered | None = None
 
         def build(source: str) -> bytes:
             start = perf_counter()
@@ -156,16 +186,7 @@ class Loader:
             entry, binary = unpacked(kept(key, make))
         if "compile" not in seconds:
             seconds["cache"] = perf_counter() - start
-        start = perf_counter()
-        try:
-            handle = self._load(device, binary, entry.name, entry.block, entry.local_bytes)
-        except Exception as error:
-            raise NotCompiled(driver, kernel.name, _source_text(kernel, driver), error) from error
-        seconds["load"] = perf_counter() - start
-        if records is not None:
-            origin: Origin = "compiled" if "compile" in seconds else "disk cache"
-            records.append(_record(kernel, driver, origin, seconds, made))
-        return Compiled(handle, made_function(entry.measure_code, MEASURE) if entry.measure_code else None)
+        return entry, binary, made
 
 
 def _check_compiler(driver: Driver, kernel: Kernel | ForeignKernel) -> None:

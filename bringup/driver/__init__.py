@@ -354,7 +354,7 @@ class Driver:
     # ---- housekeeping ----
     @optional("housekeeping")
     def close(self, device: int) -> None:
-        """Called at exit for every opened device."""
+        """Called at exit for every opened device, and when one is reset: ``open`` may come again after it."""
         raise NotImplementedError
 
     def absent_reason(self) -> str:

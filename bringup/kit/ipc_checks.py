@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from typing import TYPE_CHECKING, Any
 
-from bringup.kit.driver_checks import Skip, expect, place_of
+from bringup.kit.driver_checks import Skip, Wrong, expect, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,10 @@ def _answer(work: Any, *arguments: Any) -> Any:
     process.start()
     try:
         inbox.put(arguments)
-        ok, answer = outbox.get(timeout=_SECONDS)
+        try:
+            ok, answer = outbox.get(timeout=_SECONDS)
+        except queue.Empty:
+            raise Wrong(f"the other process has not answered for {_SECONDS} s") from None
         inbox.put(None)  # it may end: what it sent was received
         process.join(_SECONDS)
     finally:

@@ -108,8 +108,8 @@ def times_agree_with_events(device: torch.device) -> None:
 
         _, events = _profiled(device, work)
         rows = _rows(events, "kernel", "gpu_memcpy")
-        if not rows:
-            raise Skip("no rows")
+        if not _rows(events, "kernel"):
+            raise Skip("no kernels: the device works while the host asks, and nothing is queued that could be added up")
         elapsed = 1000 * start.elapsed_time(end)
         seen.append(sum(row["dur"] for row in rows) / elapsed if elapsed else 0)
         if abs(seen[-1] - 1) <= _AGREES:

@@ -66,6 +66,8 @@ def trace(
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
             if isinstance(end.code, str):
                 print(end.code, file=sys.stderr)
+        except KeyboardInterrupt:
+            status = 130
         except Exception:
             sys.excepthook(*sys.exc_info())
             status = 1

@@ -74,7 +74,8 @@ def install(
     ops.load()
     definitions = {name: definition for name, definition in LOWERINGS.items() if name not in _ONLY_IN_GRAPHS}
     served = served_overloads(choose(definitions))
-    loader = Loader(driver_of, core.load_kernel, core.library_kernel)
+    loader = Loader(driver_of, core.load_kernel, core.library_kernel, core.load_kernel_again)
+    core.load_again_with(loader.again)
     lowerings = {one.name: (one.definition, one.arguments) for one in served}
     compiler = KernelCompiler(
         *(lowerings, loader, core.make_plan, kernel_failed),

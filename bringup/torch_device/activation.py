@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -498,4 +499,31 @@ def _shut_down(core: Any) -> None:
     # raised the error of queued work.
     if _profiler_enabled():
         _disable_profiler()
+    _give_up_stuck_devices(core)
     core.shut_down()
+
+
+#: Seconds that the end of a process waits for its devices.
+_EXIT_TIMEOUT = 60.0
+
+
+def _give_up_stuck_devices(core: Any) -> None:
+    """Waits for the devices, but not for ever: one whose work does not end is left to the operating system."""
+    from bringup.torch_device.streams import wait_until_idle
+
+    text = os.environ.get("BRINGUP_EXIT_TIMEOUT") or _EXIT_TIMEOUT
+    try:
+        end = time.monotonic() + float(text)
+    except ValueError:
+        print(f"bringup: BRINGUP_EXIT_TIMEOUT is a number of seconds, not {text!r}", file=sys.stderr)
+        end = time.monotonic() + _EXIT_TIMEOUT
+    for index in range(core.device_count()):
+        if not core.is_open(index) or core.in_bad_fork():
+            continue
+        try:
+            wait_until_idle(index, max(0.0, end - time.monotonic()))
+        except TimeoutError as error:
+            print(f"bringup: the process ends, and {error}", file=sys.stderr)
+            core.give_up(index, "its work did not end")
+        except Exception:
+            continue  # what failed is told by the core

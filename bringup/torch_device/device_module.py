@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ from bringup import _C
 from bringup.driver import DTYPES, in_use
 from bringup.driver.c_struct import DeviceSpecStruct
 from bringup.graph.compile.inductor import NoInductor
-from bringup.torch_device import amp, memory, random, streams
+from bringup.torch_device import amp, memory, nvtx, random, streams
 from bringup.torch_device.capture import Graph, graph, graph_pool_handle, is_current_stream_capturing
 from bringup.torch_device.device_index import Device, device_index
 from bringup.torch_device.graphed_callables import make_graphed_callables
@@ -69,7 +70,7 @@ OutOfMemoryError = torch.OutOfMemoryError
 Scheduling = PythonWrapperCodegen = CppWrapperCodegen = WrapperFxCodegen = NoInductor
 
 #: Also importable as ``torch.<name>.<submodule>``.
-SUBMODULES = ("amp", "memory", "random", "streams")
+SUBMODULES = ("amp", "memory", "nvtx", "random", "streams")
 
 __all__ = [
     "DeviceProperties",
@@ -123,8 +124,10 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "nvtx",
     "random",
     "reset_accumulated_memory_stats",
+    "reset_device",
     "reset_max_memory_allocated",
     "reset_peak_memory_stats",
     "seed",
@@ -292,6 +295,33 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def init() -> None:
     """Opens the current device. There is no need to call it: first use does the same."""
     _C.ensure_open(device_index())
+
+
+def reset_device(device: Device = None, timeout: float | None = 60.0) -> None:
+    """Closes a device and forgets all of its state; its next use opens it anew, also one that was lost.
+
+    Its work is waited for, and what fails of it is forgotten; a device that is stuck is a TimeoutError. Nothing may be
+    left that points into its memory: drop its tensors first. Streams, generators and compiled kernels stay good;
+    events that were recorded before count as done, and graphs have to be captured again.
+
+    >>> torch.sim.reset_device(0)  # doctest: +SKIP
+    """
+    index = device_index(device)
+    for _ in range(streams.COUNT):  # each failure of queued work is told once
+        try:
+            synchronize(index, timeout)
+            break
+        except TimeoutError:
+            raise
+        except Exception:
+            if not _C.is_open(index):  # it is lost
+                break
+    ipc_collect()
+    try:
+        _C.reset_device(index)
+    except RuntimeError:  # what only garbage holds goes first
+        gc.collect()
+        _C.reset_device(index)
 
 
 def _lazy_init() -> None:

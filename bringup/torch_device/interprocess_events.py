@@ -27,7 +27,7 @@ class InterprocessEvent:
         self._index = device_index(device)
         self._driver: Driver = in_use.driver_of(self._index).driver
         self._local = _C.driver_of(self._index)[1]
-        self._event = 0
+        self._kept, self._life = 0, 0
         self._forget: Callable[[], object] = bool
         if not all(map(self._driver.offers, ("event_record", "event_export", "event_import"))):
             raise NotImplementedError(
@@ -39,11 +39,16 @@ class InterprocessEvent:
         """Where it is recorded, or may be waited for."""
         return torch.device(in_use.device_type(), self._index)
 
+    @property
+    def _event(self) -> int:
+        """The driver's event; 0 where none was recorded since the device was reset."""
+        return self._kept if self._life == _C.lives(self._index) else 0
+
     def _hold(self, event: int) -> None:
         """Takes an event of the driver in place of the one before."""
         self._forget()
-        self._event = event
-        self._forget = weakref.finalize(self, _destroy, self._driver, self._index, self._local, event)
+        self._kept, self._life = event, _C.lives(self._index)
+        self._forget = weakref.finalize(self, _destroy, self._driver, self._index, self._local, event, self._life)
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Marks the work queued so far on a stream, by default the current one."""
@@ -95,6 +100,6 @@ class InterprocessEvent:
         return on
 
 
-def _destroy(driver: Driver, index: int, local: int, event: int) -> None:
-    if _C.is_open(index):
+def _destroy(driver: Driver, index: int, local: int, event: int, life: int) -> None:
+    if _C.is_open(index) and _C.lives(index) == life:
         driver.event_destroy(local, event)

@@ -128,25 +128,26 @@ def synchronize(device: Device = None, timeout: float | None = None) -> None:
         return
     index = device_index(device)
     if timeout is not None:
-        _wait_until_idle(index, timeout)
+        wait_until_idle(index, timeout)
     _C.synchronize(index)
 
 
 #: The default stream, and two pools of 32.
-_STREAMS = 65
+COUNT = 65
 
 
-def _wait_until_idle(index: int, timeout: float) -> None:
+def wait_until_idle(index: int, timeout: float) -> None:
+    """Waits until nothing runs on a device; raises TimeoutError where something does for longer than ``timeout``."""
     if not timeout >= 0:
         raise ValueError(f"synchronize cannot wait for {timeout} seconds")
     end, pause = time.monotonic() + timeout, 1e-5
-    streams = [stream_of(number, index, _DEVICE_TYPE) for number in range(_STREAMS)]
+    streams = [stream_of(number, index, _DEVICE_TYPE) for number in range(COUNT)]
     while streams := [one for one in streams if not one.query()]:
         if time.monotonic() >= end:
             names = ", ".join(str(one.stream_id) for one in streams)
             raise TimeoutError(
-                f"{in_use.device_type()}:{index} is not done after {timeout:g} s: work of stream {names} still runs. A "
-                "kernel may be stuck (BRINGUP_DEBUG=4 prints each launch), or wait for an event that nothing records"
+                f"{in_use.device_type()}:{index} is not done after {timeout:.3g} s: work of stream {names} still runs. "
+                "A kernel may be stuck (BRINGUP_DEBUG=4 prints each launch), or wait for an event that nothing records"
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.01)

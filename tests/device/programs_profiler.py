@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SETUP = """
-import collections, json, os, tempfile, threading
+import collections, json, os, tempfile, threading, time
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -17,6 +17,18 @@ def exported(prof):
 
 def of(events, *categories):
     return [event for event in events if event.get("cat") in categories and event["ph"] == "X"]
+
+def arrows_are_right(events, rows):
+    # How many rows have an arrow from the launch that asked for them, and no other.
+    asked = {event["args"]["correlation"]: event for event in of(events, "privateuse1_runtime")}
+    ends = collections.defaultdict(list)
+    for event in events:
+        if event.get("cat") == "ac2g":
+            ends[event["ph"], event["id"]].append((event["pid"], event["tid"], event["ts"]))
+    def place(event):
+        return [(event["pid"], event["tid"], event["ts"])]
+    numbers = [row["args"]["correlation"] for row in rows]
+    return sum(ends["s", n] == place(asked[n]) and ends["f", n] == place(row) for n, row in zip(numbers, rows))
 
 def training_step(width=64):
     torch.manual_seed(0)
@@ -53,6 +65,7 @@ for row in rows:
 arrows = [event for event in events if event.get("cat") == "ac2g"]
 starts = {event["id"] for event in arrows if event["ph"] == "s"}
 assert starts == {event["id"] for event in arrows if event["ph"] == "f"} == {row["args"]["correlation"] for row in rows}
+assert arrows_are_right(events, rows) == len(rows)
 by_op = {
     op: {row["name"] for row in rows if ops[row["args"]["External id"]]["name"] == op}
     for op in ("aten::mm", "aten::addmm")
@@ -76,13 +89,16 @@ x = torch.randn(300, 300, device="sim")
 x @ x + 1
 side = torch.sim.Stream()
 torch.sim.synchronize()
+gate = threading.Event()
 with profile(activities=BOTH) as prof:
     with record_function("## two products ##"):
-        torch.sim._sleep(5)
+        torch.sim.launch_host_function(lambda: gate.wait(60))
         y = x @ x
         side.wait_stream(torch.sim.current_stream())
         with torch.sim.stream(side):
             z = x @ y
+    time.sleep(0.005)  # the side stream waits for at least as long
+    gate.set()
     z.add_(1)
     torch.sim.synchronize()
 events = exported(prof)
@@ -194,6 +210,54 @@ assert len(rows) == 200 and len({row["tid"] for row in rows}) == 4, collections.
 assert len({row["args"]["correlation"] for row in rows}) == 200
 """
 
+BETWEEN_DEVICES = """
+x, y = torch.randn(64, 64, device="sim:0"), torch.randn(64, 64, device="sim:1")
+x.to("sim:1"), y @ y
+torch.sim.synchronize(1)
+with profile(activities=BOTH) as prof:
+    z = x.to("sim:1")
+    y @ z
+    torch.sim.synchronize(1)
+events = exported(prof)
+ops = {event["args"]["External id"]: event["name"] for event in of(events, "cpu_op")}
+rows = of(events, "kernel", "gpu_memcpy")
+found = [(row["pid"], row["name"], ops.get(row["args"].get("External id"))) for row in rows]
+assert found == [(1, "copy between devices", "aten::copy_"), (1, "bringup_mm", "aten::mm")], found
+assert rows[0]["args"]["bytes"] == 4 * 64 * 64 and arrows_are_right(events, rows) == 2
+"""
+
+MARKERS = """
+nvtx = torch.sim.nvtx
+x = torch.randn(64, 64, device="sim")
+x @ x
+with profile(activities=BOTH) as prof:
+    assert nvtx.range_push("outer") == 0 and nvtx.range_push("inner") == 1
+    x @ x
+    assert nvtx.range_pop() == 1 and nvtx.range_pop() == 0 and nvtx.range_pop() == -1
+    with nvtx.range("number {}", 7):
+        x + x
+    @nvtx.range("a function")
+    def add():
+        x - x
+    add(), add()
+    nvtx.mark("here")
+    number = nvtx.range_start("apart")
+    nvtx.range_end(number)
+    torch.sim.synchronize()
+try:
+    nvtx.range_end(number)
+except ValueError as error:
+    assert "nobody has closed" in str(error)
+else:
+    raise SystemExit("closed twice")
+events = exported(prof)
+names = collections.Counter(event["name"] for event in of(events, "user_annotation"))
+assert names == {"outer": 1, "inner": 1, "number 7": 1, "a function": 2, "here": 1, "apart": 1}, names
+(inner,) = [event for event in of(events, "gpu_user_annotation") if event["name"] == "inner"]
+(product,) = [row for row in of(events, "kernel") if row["name"] == "bringup_mm"]
+assert inner["tid"] == product["tid"] and abs(inner["ts"] - product["ts"]) < 0.01, (inner, product)
+"""
+
 OPENED_INSIDE = """
 with profile(activities=BOTH) as prof:
     x = torch.ones(8, device="sim:1")
@@ -227,6 +291,8 @@ with profile(activities=BOTH) as prof:
     torch.sim.synchronize()
 events = exported(prof)
 assert {row["name"] for row in of(events, "kernel")} == {"bringup_mm", "bringup_relu"}, of(events, "kernel")
+(replay,) = [event for event in of(events, "cpu_op") if event["name"] == "Graph.replay"]
+assert {row["args"]["External id"] for row in of(events, "kernel")} == {replay["args"]["External id"]}, replay
 assert any(event["name"] == "## replay ##" for event in of(events, "gpu_user_annotation"))
 """
 
@@ -253,6 +319,8 @@ PROGRAMS = {
     "a schedule": SCHEDULE,
     "memory": MEMORY,
     "threads": THREADS,
+    "a copy between devices": BETWEEN_DEVICES,
+    "markers": MARKERS,
     "a device that opens inside": OPENED_INSIDE,
     "a compiled model": COMPILED,
     "a replayed graph": REPLAYED,

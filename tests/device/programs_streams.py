@@ -151,6 +151,45 @@ with on(side):
 """,
         "aten::add reads on stream 1",
     ),
+    "out= on another stream": (
+        """
+x, out = torch.ones(1000, device="sim"), torch.empty(1000, device="sim")
+side.wait_stream(main)
+with on(side):
+    torch.add(x, 1, out=out) # first
+total = out.sum() # second
+""",
+        "aten::sum reads on stream 0",
+    ),
+    "a number is read on the stream that did not make it": (
+        """
+x = torch.ones(1000, device="sim")
+side.wait_stream(main)
+with on(side):
+    total = x.sum() # first
+print(total.item()) # second
+""",
+        "reads on stream 0",
+    ),
+    "a buffer is filled again while it is copied": (
+        """
+buffer = torch.empty(1000, pin_memory=True)
+for n in range(1):
+    buffer.fill_(n)
+    there = buffer.to("sim", non_blocking=True) # first
+buffer.fill_(1) # second
+""",
+        "aten::fill_ writes on the host",
+    ),
+    "a tensor of a DLPack capsule on another stream": (
+        """
+x = torch.ones(1000, device="sim") # first
+y = torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+with on(side):
+    z = y + 1 # second
+""",
+        "aten::add reads on stream 1",
+    ),
     "gradients are used before backward's stream is waited for": (
         """
 x = torch.ones(100, device="sim", requires_grad=True)

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bringup.kit import ipc_checks
+from bringup.kit.driver_checks import Wrong
 from tests.optional_packages import need_the_command
 
 PROGRAM = """
@@ -74,6 +77,20 @@ def test_a_driver_with_wrong_traces_is_caught(check: str, run_python: Callable[.
     status, found = checked(run_python, tmp_path, "profiler", str(driver))
     assert status == 1
     assert found[check] == "fail", found
+
+
+@pytest.mark.sweep
+def test_a_process_that_hangs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipc_checks, "_SECONDS", 2)
+    with pytest.raises(Wrong, match="the other process has not answered for 2 s"):
+        ipc_checks._answer(time.sleep, 100)
+
+
+def test_a_driver_whose_ops_run_on_the_host_passes(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    status, found = checked(run_python, tmp_path, "profiler", "examples/drivers/dictmem.py")
+    assert status == 0
+    assert found["times_agree_with_events"] == "skip"
+    assert "fail" not in found.values(), found
 
 
 @pytest.mark.sweep

@@ -292,7 +292,7 @@ def check_lost(where):
         except torch.AcceleratorError as error:
             said = str(error)
             assert "contract:0 is lost (contract:0: " in said and "it fell off the bus" in said, (what, said)
-            assert "started again" in said, said
+            assert "torch.contract.reset_device() opens it again" in said, said
         else:
             raise AssertionError(f"{where}: {what} did not raise")
 """
@@ -372,6 +372,54 @@ lost.lose = ""
 check_lost("event_destroy")
 assert not lost.after, lost.after
 """,
+        LOSING="1",
+    )
+
+
+def test_a_lost_device_is_opened_again(run) -> None:
+    run(
+        USES
+        + """
+import bringup._C
+x, side, event = torch.ones(1000, device="contract:0"), torch.contract.Stream(0), torch.contract.Event()
+(x * 2).sum().item()
+with torch.contract.stream(side):
+    y = x + 1
+    y.record_stream(torch.contract.default_stream(0))
+event.record(side)
+graph = torch.contract.Graph()
+with torch.contract.graph(graph):
+    z = x * 3
+other = torch.ones(10, device="contract:1")
+lost = type(driver)
+lost.lose = "copy"
+with pytest.raises(torch.AcceleratorError, match="fell off the bus"):
+    x.cpu()
+lost.lose = ""
+check_lost("before it is reset")
+with pytest.raises(RuntimeError, match="contract:0 cannot be reset: 3 tensors or buffers .* Drop them first"):
+    torch.contract.reset_device(0)
+check_lost("where something holds its memory")
+kept = x, y, z
+uses.clear()
+del x, y, z, kept, lost.after[:]
+lost.lost = False
+torch.contract.reset_device(0)
+assert lost.after == [] and not bringup._C.is_open(0)
+assert event.query() and torch.contract.memory_allocated(0) == torch.contract.memory_reserved(0) == 0
+event.synchronize()
+side.wait_event(event)
+with pytest.raises(RuntimeError, match="captured before contract:0 was reset"):
+    graph.replay()
+del graph
+x = torch.arange(1000.0, device="contract:0")
+assert (x * 2).sum().item() == 999000  # a kernel that was loaded before
+with torch.contract.stream(side):
+    assert (x + 1).sum().item() == 500500
+event.record(side)
+event.synchronize()
+assert (other + 1).tolist() == [2.0] * 10
+""".replace("event.record(side)\ngraph", "event.record(side)\nimport bringup._C\ngraph"),
         LOSING="1",
     )
 

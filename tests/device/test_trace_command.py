@@ -20,6 +20,8 @@ x = torch.ones(64, 64, device="sim")
 print("arguments:", sys.argv[1:], (x @ x).sum().item())
 if "fail" in sys.argv:
     raise ValueError("on purpose")
+if "interrupt" in sys.argv:
+    raise KeyboardInterrupt
 sys.exit(3 if "exit" in sys.argv else 0)
 """
 
@@ -63,6 +65,12 @@ def test_a_program_and_the_traces_of_two_ranks(folder: Path) -> None:
     assert {"rank 0: sim:0", "rank 1: sim:0"} <= processes
     arrows = [event for event in merged["traceEvents"] if event.get("cat") == "ac2g" and event["ph"] == "s"]
     assert len({event["id"] for event in arrows}) == len(arrows) >= 4
+
+
+def test_a_program_that_is_interrupted_has_a_trace(folder: Path) -> None:
+    done = trace(folder, "program.py", "-o", "ended.json", "--", "interrupt")
+    assert done.returncode == 130, done.stderr
+    assert kernels(folder / "ended.json")
 
 
 def test_traces_of_other_starts_lie_on_one_axis(tmp_path: Path) -> None:

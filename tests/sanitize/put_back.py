@@ -60,12 +60,12 @@ MISTAKES = {
     "a device opens while another thread still registers": Mistake(
         "runtime_stress",
         (
-            ("device.cpp", "ended_.wait(lock, [&] { return runner_ == std::thread::id(); });", ""),
-            ("device.cpp", "if (done_) return;", "if (done_ || runner_ != std::thread::id()) return;"),
+            ("opening.cpp", "ended_.wait(lock, [&] { return runner_ == std::thread::id(); });", ""),
+            ("opening.cpp", "if (done_) return;", "if (done_ || runner_ != std::thread::id()) return;"),
         ),
     ),
     "a registration that failed is not tried again": Mistake(
-        "runtime_stress", (("device.cpp", "    end(false);", "    end(true);"),)
+        "runtime_stress", (("opening.cpp", "    end(false);", "    end(true);"),)
     ),
     "a capture is used after it has ended": Mistake(
         "runtime_stress",

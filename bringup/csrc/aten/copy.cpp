@@ -85,13 +85,8 @@ bool peer_copy(const Tensor& to, const Tensor& from) {
     Event ready = source.record(from_stream);
     source.wait(ready, target, to_stream);
     source.destroy(ready);
-    auto& api = target.driver.api;
-    target.driver.call("copy_peer", target.local, [&] {
-      return api.copy_peer(api.self, target.local, locate(*to.unsafeGetTensorImpl(), target).address, source.local,
-                           locate(*from.unsafeGetTensorImpl(), source).address, to.nbytes(),
-                           target.stream_handle(to_stream));
-    });
-    target.mark_busy(to_stream);
+    target.copy_from(source, locate(*to.unsafeGetTensorImpl(), target).address,
+                     locate(*from.unsafeGetTensorImpl(), source).address, to.nbytes(), to_stream);
     Event copied = target.record(to_stream); // the source may be reused or overwritten only after this
     target.wait(copied, source, from_stream);
     target.destroy(copied);

@@ -68,12 +68,7 @@ void Operand::fill(Form& form) {
   const Form* source = nullptr;
   for (const Form& other : forms_)
     if (other.current) source = &other;
-  auto& api = device_.driver.api;
-  device_.driver.call("relayout", device_.local, [&] {
-    return api.relayout(api.self, device_.local, form.address, &form.placement, source->address, &source->placement,
-                        nbytes, device_.stream_handle(stream_));
-  });
-  device_.mark_busy(stream_);
+  device_.relayout(form.address, form.placement, source->address, source->placement, nbytes, stream_);
   moves_so_far().count += 1;
   moves_so_far().bytes += nbytes;
   form.current = true;

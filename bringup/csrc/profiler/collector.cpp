@@ -164,10 +164,11 @@ std::vector<DeviceWork> Collector::work() const {
     const int64_t place = &request - requests_.data();
     if (const auto work = timed(request, place, ended[{request.device, request.stream}])) found.push_back(*work);
     streams[{request.device, request.handle}] = request.stream;
+    const bool other = request.kind == Work::Kind::relayout;
     if (request.kind == Work::Kind::launch)
       launches[request.correlation] = place;
     else
-      lines[{request.device, request.handle, request.kind}].push_back(place);
+      lines[{request.device, request.handle, other ? Work::Kind::charge : request.kind}].push_back(place);
   }
   const std::map<uint32_t, Work::Kind> kinds{{BRINGUP_TRACE_COPY, Work::Kind::copy},
                                              {BRINGUP_TRACE_WAIT, Work::Kind::wait},
@@ -179,8 +180,8 @@ std::vector<DeviceWork> Collector::work() const {
       if (const auto launch = launches.find(record.correlation); launch != launches.end()) {
         place = launch->second;
       } else if (const auto kind = kinds.find(record.kind); record.correlation == 0 && kind != kinds.end()) {
-        auto& line = lines[{index, record.stream, kind->second}];
         const bool copied = kind->second == Work::Kind::copy;
+        auto& line = lines[{index, record.stream, kind->second}];
         if (!line.empty() && (!copied || requests_[line.front()].bytes == record.bytes)) {
           place = line.front();
           line.pop_front();

@@ -86,7 +86,7 @@ struct Rows {
   }
 
   void add_request(const Request& request) {
-    static const char* const names[] = {"launch", "copy", "wait", "library op", "synchronize"};
+    static const char* const names[] = {"launch", "copy", "wait", "library op", "synchronize", "relayout"};
     Row& row = add(ActivityType::PRIVATEUSE1_RUNTIME, names[static_cast<int>(request.kind)], request.began,
                    request.ended, libkineto::processId(), request.thread);
     row.threadId = request.thread;
@@ -94,13 +94,18 @@ struct Rows {
   }
 
   void add_work(const DeviceWork& work, const Request* request) {
-    static const char* const copies[] = {"copy from host to device", "copy from device to host", "copy on the device"};
+    static const char* const copies[] = {"copy from host to device", "copy from device to host", "copy on the device",
+                                         "copy between devices"};
     const bringup_trace_record& record = work.record;
     const bool copied = record.kind == BRINGUP_TRACE_COPY;
     const auto* op = request && request->op ? activity(request->op) : nullptr;
     std::string name = record.name ? record.name : "work";
-    if (copied && record.copy_kind < std::size(copies)) name = copies[record.copy_kind];
-    if (op && record.kind == BRINGUP_TRACE_OTHER) name = op->name();
+    const auto copy_kind = request && copied ? static_cast<uint32_t>(request->copy_kind) : record.copy_kind;
+    if (copied && copy_kind < std::size(copies)) name = copies[copy_kind];
+    if (request && request->kind == Work::Kind::relayout)
+      name = "relayout";
+    else if (op && record.kind == BRINGUP_TRACE_OTHER)
+      name = op->name();
     // Waits and host functions are not work of the device: in a row of this type they do not count as its time.
     ActivityType type = ActivityType::GPU_USER_ANNOTATION;
     if (copied) type = ActivityType::GPU_MEMCPY;

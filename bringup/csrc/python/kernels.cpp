@@ -255,6 +255,18 @@ void ask_about_fallbacks(py::object function) {
   });
 }
 
+void load_again_with(py::object function) {
+  static const auto* again = new py::object(std::move(function)); // never freed: threads may launch to the end
+  load_kernel_again = [](Device& device, uint64_t id) {
+    py::gil_scoped_acquire gil;
+    try {
+      (*again)(device.index, id);
+    } catch (const py::error_already_set& error) {
+      throw Error(BRINGUP_ERROR, device.label() + " was reset, and a kernel cannot be loaded again: " + error.what());
+    }
+  };
+}
+
 py::object* first_use = nullptr; // never freed
 
 void call_first_use() {
@@ -296,6 +308,15 @@ void bind_kernels(py::module_& module) {
         return translated([&] { return device_at(device).load_kernel(data, nbytes, std::move(kernel)); });
       },
       py::arg("device"), py::arg("binary"), py::arg("entry"), py::arg("block") = 0, py::arg("local_bytes") = 0);
+  module.def(
+      "load_kernel_again",
+      [](int device, uint64_t kernel, const std::string& binary, const std::string& entry) {
+        py::gil_scoped_release no_gil;
+        translated(
+            [&] { device_at(device).load_again(loaded_kernel(kernel), binary.data(), binary.size(), entry.c_str()); });
+      },
+      py::arg("device"), py::arg("kernel"), py::arg("binary"), py::arg("entry"));
+  module.def("load_again_with", &load_again_with);
   module.def("library_kernel", [](std::string name, uintptr_t function, uintptr_t context) {
     return keep_kernel({0, std::move(name), 0, 0, reinterpret_cast<bringup_library_function>(function),
                         reinterpret_cast<void*>(context)});

@@ -171,6 +171,9 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("ensure_open", [](int device) { translated([&] { device_at(device).ensure_open(); }); }, NoGil());
   module.def("is_open", [](int device) { return device_at(device).is_open(); });
+  module.def("reset_device", [](int device) { translated([&] { device_at(device).reset(); }); }, NoGil());
+  module.def("give_up", [](int device, const std::string& why) { device_at(device).lose(why); }, NoGil());
+  module.def("lives", [](int device) { return device_at(device).life(); });
   module.def("device_spec", &device_spec);
   module.def("clock", [](int device) { return translated([&] { return device_at(device).clock(); }); }, NoGil());
   module.def("finish_work", [](int device) { return device_at(device).finish_work(kAllStreams); }, NoGil());

@@ -48,13 +48,8 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
       return;
     }
     c10::DataPtr fresh = allocate_on(index, nbytes, &target);
-    auto& api = device.driver.api;
-    device.driver.call("relayout", device.local, [&] {
-      return api.relayout(api.self, device.local, reinterpret_cast<uint64_t>(fresh.get()), &target,
-                          reinterpret_cast<uint64_t>(impl->data()), &source, nbytes,
-                          device.stream_handle(current_stream(index)));
-    });
-    device.mark_busy(current_stream(index));
+    device.relayout(reinterpret_cast<uint64_t>(fresh.get()), target, reinterpret_cast<uint64_t>(impl->data()), source,
+                    nbytes, current_stream(index));
     record_stream(impl->data_ptr(), c10::Stream(c10::Stream::UNSAFE, storage.device(), current_stream(index)));
     impl->set_data_ptr_noswap(std::move(fresh));
     impl->placement = target;
@@ -94,6 +89,7 @@ struct Imported {
 void close_imported(void* context) {
   std::unique_ptr<Imported> imported(static_cast<Imported*>(context));
   Device& device = Registry::get().device(imported->device);
+  --device.imported;
   // Any stream of the device may still read it. What cannot be waited for stays mapped: better lost than wrong.
   if (device.usable() && device.finish_work(kAllStreams))
     device.driver.call_quietly("ipc_close", device.local, [&] {
@@ -111,6 +107,7 @@ c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, u
     device.driver.call("ipc_import", device.local, [&] {
       return device.driver.api.ipc_import(device.driver.api.self, device.local, handle.c_str(), &address);
     });
+    ++device.imported;
     c10::DataPtr data(reinterpret_cast<void*>(address + offset), new Imported{index, address}, &close_imported,
                       c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(index)));
     // Not resizable: growing it would silently part from the other process.

@@ -122,8 +122,10 @@ void delete_block(void* context) {
   if (context == nullptr) return;
   auto* block = static_cast<Block*>(context);
   CachingAllocator& owner = CachingAllocator::owner(block);
-  // At exit and in a forked child nothing is given back: the driver may be gone, and the lock may be held for ever.
-  if (!static_cast<Device&>(owner.backend()).usable()) return;
+  // At exit and in a forked child nothing is given back: the driver may be gone, and the lock may be held for ever. Of
+  // a lost device only the books are kept: it can be reset once nothing is held.
+  auto& device = static_cast<Device&>(owner.backend());
+  if (!device.usable() && !device.lost()) return;
   tell_observers(*block, &WorkObserver::freed);
   owner.free(block);
 }

@@ -3,6 +3,7 @@
 
 #if __has_include(<ATen/core/GraphImplInterface.h>)
 #include <ATen/core/GraphImplInterface.h>
+#include <ATen/record_function.h>
 
 #include <fstream>
 #include <map>
@@ -15,10 +16,10 @@ using MemoryPool = const int32_t;
 
 std::shared_ptr<MemoryPool> memory_pool(Device& device, const c10::MempoolId_t& id) {
   static auto* mutex = new std::mutex();
-  static auto* pools = new std::map<std::pair<int32_t, c10::MempoolId_t>, std::weak_ptr<MemoryPool>>();
+  static auto* pools = new std::map<std::tuple<int32_t, uint32_t, c10::MempoolId_t>, std::weak_ptr<MemoryPool>>();
   std::lock_guard lock(*mutex);
   std::erase_if(*pools, [](const auto& entry) { return entry.second.expired(); });
-  auto& known = (*pools)[{device.index, id}];
+  auto& known = (*pools)[{device.index, device.life(), id}];
   std::shared_ptr<MemoryPool> pool = known.lock();
   if (!pool)
     known = pool = std::shared_ptr<MemoryPool>(new int32_t(device.memory().make_pool()), [at = &device](auto* number) {
@@ -32,15 +33,17 @@ std::shared_ptr<MemoryPool> memory_pool(Device& device, const c10::MempoolId_t& 
 struct Program {
   ~Program() { // the memory may go back to the driver next
     for (int32_t stream = 0; stream < Device::kStreams; ++stream) {
-      if (replayed_on[stream] && device.usable()) device.finish_work(stream);
+      if (replayed_on[stream] && now()) device.finish_work(stream);
     }
-    if (native && device.usable()) device.destroy_graph(*native);
+    if (native && now()) device.destroy_graph(*native);
   }
+  bool now() const { return device.usable() && device.life() == life; } // else its memory and kernels are gone
   Device& device;
   std::shared_ptr<MemoryPool> pool;
   Steps steps;
   std::vector<Capture::DrawnFrom> generators;
   std::optional<uint64_t> native; // the driver's own graph of the steps
+  const uint32_t life = device.life();
   std::array<std::atomic<bool>, Device::kStreams> replayed_on{};
 };
 
@@ -87,6 +90,9 @@ class Graph final : public at::GraphImplInterface {
   void replay() override {
     const std::shared_ptr<Program> kept = program();
     TORCH_CHECK(kept, "replay() of a graph that holds no capture: capture_begin() and capture_end() come first");
+    TORCH_CHECK(kept->device.life() == kept->life, "this graph was captured before ", kept->device.label(),
+                " was reset, and its memory is gone: capture it again");
+    RECORD_FUNCTION("Graph.replay", c10::ArrayRef<const c10::IValue>{}); // a profile shows it as an op
     const int32_t stream = current_stream(static_cast<c10::DeviceIndex>(kept->device.index));
     translated([&] {
       kept->device.refuse_capture(stream, "the replay of a graph");

@@ -95,6 +95,10 @@ class CachingAllocator {
   // The block that contains an address, live or cached, or nullptr. Read its fields only if you know that it is live.
   Block* find(uint64_t address);
 
+  // Starts anew, and says no word of it to the driver: its device is about to be closed. False where somebody holds
+  // memory, or asks for it just now: then nothing changes.
+  bool forget();
+
   // A pool for graphs: allocate() takes its number in place of a stream's. The driver gets none of its memory back
   // before release_pool; then what no block holds at once, the rest like any other cached memory.
   int32_t make_pool();

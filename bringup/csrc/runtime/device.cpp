@@ -79,44 +79,7 @@ void Driver::fail(int32_t status, const char* function, int32_t device) const {
               message);
 }
 
-// ---- FirstUse ----
-
-FirstUse& FirstUse::get() {
-  static auto* first = new FirstUse();
-  return *first;
-}
-
-void FirstUse::set(void (*hook)()) {
-  std::lock_guard lock(mutex_);
-  hook_ = hook;
-  done_ = hook == nullptr;
-}
-
-void FirstUse::run() {
-  {
-    Blocking blocking;
-    std::unique_lock lock(mutex_);
-    if (runner_ == std::this_thread::get_id()) return;
-    ended_.wait(lock, [&] { return runner_ == std::thread::id(); });
-    if (done_) return;
-    runner_ = std::this_thread::get_id();
-  }
-  auto end = [&](bool done) {
-    std::lock_guard lock(mutex_);
-    runner_ = {};
-    done_.store(done, std::memory_order_release);
-    ended_.notify_all();
-  };
-  try {
-    hook_();
-  } catch (...) {
-    end(false);
-    throw;
-  }
-  end(true);
-}
-
-// ---- Device: opening ----
+// ---- Device ----
 
 Device::Device(Driver& owner, int32_t local_index, int32_t global_index)
     : driver(owner), local(local_index), index(global_index), memory_(std::make_unique<CachingAllocator>(*this)) {
@@ -124,83 +87,6 @@ Device::Device(Driver& owner, int32_t local_index, int32_t global_index)
 }
 
 std::string Device::label() { return Registry::get().type_name + ":" + std::to_string(index); }
-
-void Device::refuse(State state) {
-  if (state == State::forked)
-    throw Error(BRINGUP_ERROR, label() +
-                                   " cannot be used in a forked child: its parent had opened the device. Start child "
-                                   "processes with multiprocessing's 'spawn' (or 'forkserver') method");
-  if (state == State::lost)
-    throw Error(BRINGUP_DEVICE_LOST, label() + " is lost (" + lost_ +
-                                         "): nothing can use it any more in this process, which has to be started "
-                                         "again; other devices go on");
-  throw Error(BRINGUP_ERROR, label() + " is closed: the process is shutting down");
-}
-
-void Device::lose(const std::string& why) {
-  std::lock_guard lock(open_mutex_);
-  if (!usable()) return;
-  lost_ = why;
-  state_.store(State::lost, std::memory_order_release);
-  opened_.notify_all();
-  for (Stream& slot : streams_) { // launches look at nothing else
-    std::lock_guard stream_lock(slot.mutex);
-    slot.failed.store(true, std::memory_order_release);
-  }
-}
-
-void Device::open_slow() {
-  if (usable()) FirstUse::get().ensure(); // before this device is on its way: the thread that registers may open it too
-  std::unique_lock<std::mutex> lock(open_mutex_);
-  while (state_.load() == State::opening) {
-    lock.unlock();
-    {
-      Blocking blocking; // outside the mutex on both ends: the GIL is never taken with the mutex in hand
-      std::unique_lock<std::mutex> waiting(open_mutex_);
-      opened_.wait(waiting, [&] { return state_.load() != State::opening; });
-    }
-    lock.lock();
-  }
-  if (state_.load() == State::open) return;
-  if (state_.load() > State::open) refuse(state_.load());
-  state_ = State::opening;
-  lock.unlock();
-  bringup_device_spec spec;
-  std::memset(&spec, 0, sizeof(spec));
-  spec.struct_size = sizeof(spec);
-  std::optional<Error> failure;
-  std::string complaint;
-  try {
-    driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
-  } catch (const Error& error) {
-    failure = error;
-  }
-  if (!failure) {
-    if (spec.alignment == 0) spec.alignment = 64;
-    if (spec.partitions == 0) spec.partitions = 1;
-    if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places
-    if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
-    if (spec.alignment & (spec.alignment - 1))
-      complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";
-    if (spec.host_library && !spec.host_visible)
-      complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
-    const auto& placement = spec.default_placement;
-    if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && placement.block % 8)
-      complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
-  }
-  lock.lock();
-  if (!failure && complaint.empty()) {
-    spec.name[sizeof(spec.name) - 1] = '\0';
-    spec_ = spec;
-    state_.store(State::open, std::memory_order_release);
-  } else if (state_.load() == State::opening) {
-    state_ = State::unopened;
-  }
-  opened_.notify_all();
-  lock.unlock();
-  if (failure) throw *failure;
-  if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
-}
 
 bringup_placement Device::placement_of_new(uint64_t nbytes) const {
   bringup_placement placement = spec_.default_placement;
@@ -283,6 +169,36 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
              .start = std::move(start)});
 }
 
+void Device::copy_from(Device& source, uint64_t dst, uint64_t src, uint64_t nbytes, int32_t stream) {
+  const uint64_t began = WorkObserver::begin();
+  Mark start = mark_for_observers(stream, began);
+  driver.call("copy_peer", local, [&] {
+    return driver.api.copy_peer(driver.api.self, local, dst, source.local, src, nbytes, stream_handle(stream));
+  });
+  mark_busy(stream);
+  if (began)
+    observe({.kind = Work::Kind::copy,
+             .stream = stream,
+             .began = began,
+             .bytes = nbytes,
+             .copy_kind = kBetweenDevices,
+             .start = std::move(start)});
+}
+
+void Device::relayout(uint64_t dst, const bringup_placement& dst_placement, uint64_t src,
+                      const bringup_placement& src_placement, uint64_t nbytes, int32_t stream) {
+  const uint64_t began = WorkObserver::begin();
+  Mark start = mark_for_observers(stream, began);
+  driver.call("relayout", local, [&] {
+    return driver.api.relayout(driver.api.self, local, dst, &dst_placement, src, &src_placement, nbytes,
+                               stream_handle(stream));
+  });
+  mark_busy(stream);
+  if (began)
+    observe(
+        {.kind = Work::Kind::relayout, .stream = stream, .began = began, .bytes = nbytes, .start = std::move(start)});
+}
+
 static std::mutex g_observers_mutex;
 
 void WorkObserver::watch() {
@@ -333,17 +249,30 @@ const LoadedKernel& loaded_kernel(uint64_t id) {
 uint64_t keep_kernel(LoadedKernel kernel) {
   std::lock_guard lock(g_kernels_mutex);
   g_kernels.push_back(std::move(kernel));
-  return g_kernels.size();
+  return g_kernels.back().id = g_kernels.size();
 }
 
 uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel) {
   ensure_open();
   if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
+  kernel.life = life();
   driver.call("load", local, [&] {
     return driver.api.load(driver.api.self, local, binary, nbytes, kernel.name.c_str(), &kernel.handle);
   });
   return keep_kernel(std::move(kernel));
 }
+
+void Device::load_again(const LoadedKernel& kernel, const void* binary, uint64_t nbytes, const char* entry) {
+  ensure_open();
+  const uint32_t now = life();
+  uint64_t handle = 0;
+  driver.call("load", local, [&] { return driver.api.load(driver.api.self, local, binary, nbytes, entry, &handle); });
+  std::lock_guard lock(g_kernels_mutex);
+  kernel.handle = handle;
+  std::atomic_ref(kernel.life).store(now, std::memory_order_release);
+}
+
+void (*load_kernel_again)(Device& device, uint64_t id) = nullptr;
 
 static std::atomic<uint64_t> g_launches{0};
 
@@ -352,6 +281,8 @@ void Device::launch(const LoadedKernel& kernel, bringup_launch& work, int32_t st
     if (captured->add(NamedWork::current ? NamedWork::current : "kernel", &kernel, work)) return;
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
   yield_point();
+  if (__builtin_expect(std::atomic_ref(kernel.life).load(std::memory_order_acquire) != life() && !kernel.function, 0))
+    load_kernel_again(*this, kernel.id);
   uint32_t finished = 0;
   if (!work.finished) work.finished = &finished;
   work.struct_size = sizeof(work);

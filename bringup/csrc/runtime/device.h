@@ -81,6 +81,7 @@ struct Event {
   uint64_t nanoseconds = 0;
   uint64_t recording = 0; // of a captured stream: the capture, and nothing else
   int32_t stream = 0;
+  uint32_t life = 0; // of its device, when it was recorded: what is of an earlier life is over
 };
 
 class Device;
@@ -88,15 +89,18 @@ class Device;
 // A kernel that a driver has loaded, or a function of its library, and what a launch says of it. It lives as long as
 // the process.
 struct LoadedKernel {
-  uint64_t handle;
+  mutable uint64_t handle;
   std::string name;
   uint32_t block;
   uint64_t local_bytes;
   bringup_library_function function = nullptr; // with its context: called in place of the driver's launch
   void* context = nullptr;
+  uint64_t id = 0;
+  mutable uint32_t life = 0; // of the device for which the handle is good: one that was reset loads the kernel again
 };
-uint64_t keep_kernel(LoadedKernel kernel);      // its id
-const LoadedKernel& loaded_kernel(uint64_t id); // throws Error for one that keep_kernel did not return
+uint64_t keep_kernel(LoadedKernel kernel);                     // its id
+const LoadedKernel& loaded_kernel(uint64_t id);                // throws Error for one that keep_kernel did not return
+extern void (*load_kernel_again)(Device& device, uint64_t id); // calls Device::load_again; throws Error
 
 // What a user calls an event: recorded again and again, by any thread, while others wait for what it was. Whoever uses
 // a mark holds it; the last one destroys the driver's event.
@@ -120,16 +124,18 @@ class EventSlot {
   std::shared_ptr<const Mark> mark_;
 };
 
+constexpr int32_t kBetweenDevices = BRINGUP_DEVICE_TO_DEVICE + 1;
+
 // Something that a driver was asked for, as observers see it.
 struct Work {
-  enum class Kind : uint8_t { launch, copy, wait, charge, synchronize } kind;
+  enum class Kind : uint8_t { launch, copy, wait, charge, synchronize, relayout } kind;
   int32_t stream;
   uint64_t began;           // when the driver was called: Unix time in nanoseconds
   uint64_t correlation = 0; // of a launch
   const std::string* name = nullptr;
   uint64_t grid = 0, bytes = 0;
   double flops = 0;
-  int32_t copy_kind = 0;
+  int32_t copy_kind = 0;                                 // bringup_copy_kind, or kBetweenDevices
   std::shared_ptr<const EventSlot::Mark> start{}, end{}; // around it, where the driver has no traces
 };
 
@@ -153,6 +159,12 @@ class Device final : public MemoryBackend {
   void check_lost() {
     if (__builtin_expect(lost(), 0)) refuse(State::lost);
   }
+  // Closes the device and forgets all of its state: the next use opens it as if it were the first. Throws where
+  // something would be left pointing into its memory, and leaves the device as it was then.
+  void reset();
+  // Counts how often the device was reset.
+  uint32_t life() const { return life_.load(std::memory_order_acquire); }
+  std::atomic<int32_t> imported{0}; // storages of other processes' memory
   bool partitioned() const { return is_open() && spec_.partitions > 1; }
   const bringup_device_spec& spec() {
     ensure_open();
@@ -225,11 +237,15 @@ class Device final : public MemoryBackend {
   // ---- work ----
   void copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
             const bringup_placement* placement = nullptr);
+  void copy_from(Device& source, uint64_t dst, uint64_t src, uint64_t nbytes, int32_t stream); // one that it reaches
+  void relayout(uint64_t dst, const bringup_placement& dst_placement, uint64_t src,
+                const bringup_placement& src_placement, uint64_t nbytes, int32_t stream);
   // Compiled kernels. A device whose library is the CPU's code has no use for them; over partitions they need relayout.
   bool runs_kernels() {
     return driver.kernels && !spec().host_library && (spec().partitions <= 1 || driver.api.relayout);
   }
   uint64_t load_kernel(const void* binary, uint64_t nbytes, LoadedKernel kernel); // its id; `name` is the entry
+  void load_again(const LoadedKernel& kernel, const void* binary, uint64_t nbytes, const char* entry);
   // Fills in the stream and, where the caller does not ask, `finished`.
   void launch(const LoadedKernel& kernel, bringup_launch& work, int32_t stream);
   // Bytes that nothing occupies, and all, of all partitions together.
@@ -291,6 +307,7 @@ class Device final : public MemoryBackend {
   bool wait_in_capture(const Event& event, Device& waiting, int32_t wait_stream);
 
   std::atomic<State> state_{State::unopened};
+  std::atomic<uint32_t> life_{0};
   std::mutex open_mutex_;
   std::condition_variable opened_;
   bringup_device_spec spec_{};

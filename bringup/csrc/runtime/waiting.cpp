@@ -120,7 +120,7 @@ Event Device::record(int32_t stream, uint32_t flags) {
 
 Event Device::record_now(int32_t stream, uint32_t flags) {
   ensure_open();
-  Event event{0, 0, 0, stream};
+  Event event{0, 0, 0, stream, life()};
   if (driver.asynchronous)
     driver.call("event_record", local, [&] {
       return driver.api.event_record(driver.api.self, local, stream_handle(stream), flags, &event.handle);
@@ -132,6 +132,7 @@ Event Device::record_now(int32_t stream, uint32_t flags) {
 
 bool Device::query(const Event& event) {
   refuse_captured(event);
+  if (event.life != life()) return true;
   check_lost();
   if (!driver.asynchronous || event.handle == 0) return true;
   int32_t done = 0;
@@ -149,7 +150,7 @@ void Device::wait(const Event& event) {
 }
 
 std::optional<Error> Device::wait_for(const Event& event) {
-  if (!driver.asynchronous || event.handle == 0) return std::nullopt;
+  if (!driver.asynchronous || event.handle == 0 || event.life != life()) return std::nullopt;
   try {
     // Asking first saves letting the GIL go for work that is long done. A kernel that failed is reported by the wait:
     // also by one that is done, at once.
@@ -171,7 +172,7 @@ thread_local int t_quiet_waits = 0; // a Python driver may run anything while it
 
 bool Device::wait_event(uint64_t handle, int32_t stream) noexcept {
   if (!driver.asynchronous || handle == 0) return true;
-  const Event event{handle, 0, 0, stream};
+  const Event event{handle, 0, 0, stream, life()};
   Stream& slot = streams_[stream];
   std::unique_lock lock(slot.mutex);
   const auto mine = slot.quiet.emplace(++slot.last_quiet, Stream::QuietWait{handle}).first;
@@ -215,7 +216,7 @@ void Device::await_quiet_waits(int32_t stream) {
     lock.unlock();
     bool done = false;
     try {
-      done = query(Event{other->second.event});
+      done = query(Event{other->second.event, 0, 0, stream, life()});
     } catch (const Error&) { // unknown is not done
     }
     {
@@ -232,7 +233,7 @@ void Device::await_quiet_waits(int32_t stream) {
 }
 
 void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
-  if (wait_in_capture(event, waiting, wait_stream)) return;
+  if (wait_in_capture(event, waiting, wait_stream) || event.life != life()) return;
   check_lost();
   waiting.check_lost();
   if (!driver.asynchronous || event.handle == 0) return;
@@ -250,6 +251,8 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
 
 double Device::elapsed_ms(const Event& start, const Event& end) {
   check_lost();
+  if (start.life != life() || end.life != life())
+    throw Error(BRINGUP_INVALID, "an event was recorded before " + label() + " was reset: record it again");
   if (!driver.asynchronous)
     return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
   double milliseconds = 0;
@@ -260,7 +263,7 @@ double Device::elapsed_ms(const Event& start, const Event& end) {
 }
 
 void Device::destroy(const Event& event) {
-  if (driver.asynchronous && event.handle != 0 && usable())
+  if (driver.asynchronous && event.handle != 0 && event.life == life() && usable())
     driver.call_quietly("event_destroy", local,
                         [&] { return driver.api.event_destroy(driver.api.self, local, event.handle); });
 }
@@ -278,7 +281,7 @@ void EventSlot::record(Device& device, int32_t stream, uint32_t flags) {
 // ---- for the allocator ----
 
 uint64_t Device::record_event(int32_t stream) { return record_now(stream).handle; }
-bool Device::query_event(uint64_t event) { return query(Event{event, 0}); }
-void Device::destroy_event(uint64_t event) { destroy(Event{event, 0}); }
+bool Device::query_event(uint64_t event) { return query(Event{event, 0, 0, 0, life()}); }
+void Device::destroy_event(uint64_t event) { destroy(Event{event, 0, 0, 0, life()}); }
 
 } // namespace bringup
