@@ -12,14 +12,10 @@
 
 namespace bringup {
 
-namespace {
-
 uint64_t host_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-
-} // namespace
 
 // ---- Driver ----
 
@@ -36,11 +32,13 @@ Driver::Driver(const bringup_driver* table, std::string driver_name, bool says_w
            " is needed for the five required functions");
   std::memset(&api, 0, sizeof(api));
   std::memcpy(&api, table, std::min<size_t>(table->struct_size, sizeof(api)));
-  if (!api.device_count) refuse("the required function device_count is missing");
-  if (!api.open) refuse("the required function open is missing");
-  if (!api.alloc) refuse("the required function alloc is missing");
-  if (!api.free) refuse("the required function free is missing");
-  if (!api.copy) refuse("the required function copy is missing");
+  const std::pair<const char*, bool> required_functions[] = {{"device_count", api.device_count},
+                                                             {"open", api.open},
+                                                             {"alloc", api.alloc},
+                                                             {"free", api.free},
+                                                             {"copy", api.copy}};
+  for (const auto& [function, there] : required_functions)
+    if (!there) refuse(std::string("the required function ") + function + " is missing");
   asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
                  api.event_elapsed && api.event_destroy;
   kernels = api.load && api.launch;
@@ -93,27 +91,19 @@ void FirstUse::set(void (*hook)()) {
 }
 
 void FirstUse::run() {
-  {
-    Blocking blocking;
-    std::unique_lock lock(mutex_);
-    if (runner_ == std::this_thread::get_id()) return;
-    ended_.wait(lock, [&] { return runner_ == std::thread::id(); });
-    if (done_) return;
-    runner_ = std::this_thread::get_id();
-  }
-  auto end = [&](bool done) {
-    std::lock_guard lock(mutex_);
-    runner_ = {};
-    done_.store(done, std::memory_order_release);
-    ended_.notify_all();
-  };
+  if (runner_.load() == std::this_thread::get_id()) return;
+  Blocking blocking; // around the mutex, which is held while the hook runs: nobody waits for it with the GIL in hand
+  std::lock_guard lock(mutex_);
+  if (done_) return;
+  runner_ = std::this_thread::get_id();
   try {
     hook_();
   } catch (...) {
-    end(false);
+    runner_ = std::thread::id();
     throw;
   }
-  end(true);
+  runner_ = std::thread::id();
+  done_.store(true, std::memory_order_release);
 }
 
 // ---- Device: opening ----
@@ -169,27 +159,27 @@ void Device::open_slow() {
   std::memset(&spec, 0, sizeof(spec));
   spec.struct_size = sizeof(spec);
   std::optional<Error> failure;
-  std::string complaint;
+  auto complain = [&](const std::string& what) {
+    failure = Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": open reported " + what);
+  };
   try {
     driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
-  } catch (const Error& error) {
-    failure = error;
-  }
-  if (!failure) {
     if (spec.alignment == 0) spec.alignment = 64;
     if (spec.partitions == 0) spec.partitions = 1;
     if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places
-    if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
+    if (spec.memory_bytes == 0) complain("a device with 0 bytes of memory");
     if (spec.alignment & (spec.alignment - 1))
-      complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";
+      complain("an alignment of " + std::to_string(spec.alignment) + ", which is no power of two");
     if (spec.host_library && !spec.host_visible)
-      complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
+      complain("host_library without host_visible: CPU kernels cannot reach its memory");
     const auto& placement = spec.default_placement;
     if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && placement.block % 8)
-      complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
+      complain("a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8");
+  } catch (const Error& error) {
+    failure = error;
   }
   lock.lock();
-  if (!failure && complaint.empty()) {
+  if (!failure) {
     spec.name[sizeof(spec.name) - 1] = '\0';
     spec_ = spec;
     state_.store(State::open, std::memory_order_release);
@@ -199,7 +189,6 @@ void Device::open_slow() {
   opened_.notify_all();
   lock.unlock();
   if (failure) throw *failure;
-  if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
 }
 
 bringup_placement Device::placement_of_new(uint64_t nbytes) const {
