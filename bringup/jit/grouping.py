@@ -46,6 +46,13 @@ class Settings:
 enabled: Settings | None = None
 
 
+def settings_in_force() -> Settings:
+    """Returns them, or raises where the pass is not enabled."""
+    if enabled is None:
+        raise RuntimeError("bringup.jit is not enabled: call bringup.jit.enable() first")
+    return enabled
+
+
 def make_groups(graph: Graph, settings: Settings) -> None:
     """The pass."""
     from bringup import _C

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from bringup.jit import grouping
-from bringup.jit.grouping import GROUP, NO_TENSOR, Settings, make_groups, name_of, why_not
+from bringup.jit.grouping import GROUP, NO_TENSOR, Settings, make_groups, name_of, settings_in_force, why_not
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,7 @@ def report(scripted: Any) -> Report:
 
     if not isinstance(scripted, (torch.jit.ScriptModule, torch._C.ScriptFunction)):
         raise TypeError(f"bringup.jit.report takes what torch.jit made, not {type(scripted).__name__}")
-    settings = grouping.enabled
-    if settings is None:
-        raise RuntimeError("bringup.jit is not enabled: call bringup.jit.enable() first")
+    settings = settings_in_force()
     method: Any = getattr(scripted, "_c", scripted)
     plan = _optimized(lambda: method.get_debug_state().execution_plans.values())
     graphs = list(_graphs_of(plan[0])) if plan else [(_planned(scripted, settings), False)]
