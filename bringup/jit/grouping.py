@@ -60,7 +60,7 @@ def make_groups(graph: Graph, settings: Settings) -> None:
     _C.jit_prepare(graph)
     # relu_ of a value that nothing else sees is relu. add_ keeps the dtype of its argument, add may give a wider one.
     before = {node: node.kind() for node in _inner_first(graph)}
-    twins = {_schema(node).name[:-1] for node in before if _has_supported_twin(node, settings)}
+    twins = {schema.name[:-1] for node in before if (schema := _schema(node)) and _has_supported_twin(node, settings)}
     _C.jit_remove_mutation(graph, lambda node: _has_supported_twin(node, settings))
     for node in list(_inner_first(graph)):
         if before.get(node) != node.kind() and node.kind() in twins:
@@ -204,7 +204,11 @@ def _inner_first(block: Any) -> Iterator[Node]:
         yield node
 
 
-def _keep_form(graph: Graph, node: Node) -> None:
+def _later_first(a: Node, b: Node) -> int:
+    return -1 if a.isAfter(b) else 1
+
+
+def _keep_form(graph: Any, node: Node) -> None:
     """What was in place keeps the dtype and the strides of its argument."""
     schema = _schema(node)
     assert schema is not None  # it is the twin of an op
@@ -225,7 +229,7 @@ def _keep_form(graph: Graph, node: Node) -> None:
 class _Grouping:
     def __init__(self, graph: Graph, settings: Settings) -> None:
         self._graph, self._settings = graph, settings
-        self._aliases = graph.alias_db()
+        self._aliases: Any = graph.alias_db()
 
     def grow(self, block: Any) -> None:
         for node in block.nodes():
@@ -280,7 +284,7 @@ class _Grouping:
         block = group.owningBlock()
         makers = dict.fromkeys(value.node() for value in group.inputs())
         producers = [maker for maker in makers if maker.owningBlock() is block and self._fits(maker, group)]
-        for producer in sorted(producers, key=cmp_to_key(lambda a, b: -1 if a.isAfter(b) else 1)):
+        for producer in sorted(producers, key=cmp_to_key(_later_first)):
             if self._aliases.move_before_topologically_valid(producer, group):
                 self._merge(producer, group)
                 return True

@@ -7,22 +7,25 @@ same in whatever run it lies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = Any  # of NumPy
 #: Elements of one run: even, because normal numbers come in pairs.
 RUN = 1 << 15
 _F32 = np.float32
-_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1)
-_LOG += (2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+_LOG = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1),
+    *(2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
 
 
-class Draws(NamedTuple):
+@dataclass(frozen=True)
+class Draws:
     """Elements ``begin`` to ``begin + count - 1`` of the call that a seed and an offset name; ``begin`` is even."""
 
     seed: int
@@ -43,7 +46,7 @@ class Draws(NamedTuple):
 
     def in_pairs(self) -> Draws:
         """The same up to the end of the last pair."""
-        return self._replace(count=self.count + self.count % 2)
+        return replace(self, count=self.count + self.count % 2)
 
 
 def fill(self: Tensor, key: tuple[int, int], value: Callable[[Draws], Array | Tensor]) -> Tensor:
