@@ -157,7 +157,7 @@ FORCE:
 $(STAMP)-build: $(TORCH_STAMP) setup.py $(CORE) $(SIM) $(ISS) $(DPU) build/.sources
 	$(SAY) "compiling the C++ core (a few minutes the first time)"
 	@$(PY) setup.py build_ext --inplace 2>&1 | sed -u -E \
-	  -e 's#^(\[[0-9]+/[0-9]+\]).* -c [^ ]*/(bringup/csrc/[^ ]+) .*#\1 \2#' \
+	  -e 's#^(\[[0-9]+/[0-9]+\]).* -c [^ ]*/((bringup/csrc|build/united)/[^ ]+) .*#\1 \2#' \
 	  -e 's#^[^ ]*(cc|\+\+|clang) .*/([^/ ]+\.so) .*#linking \2#' \
 	  -e '/^(running|building|copying|ninja: no work)/d'
 	@touch $@

@@ -1,7 +1,7 @@
 """Builds the C++ core ``bringup._C`` and the C libraries beside it; metadata is in pyproject.toml.
 
 A precompiled header was tried: it saves 4 of 9 s per file and costs 13 s, too little for a second set of build rules.
-Folders that are compiled as one file each (UNITED) took 320 s of CPU time file by file, and 120 s so.
+Folders that are compiled together (UNITED) took 320 s of CPU time file by file.
 Environment: ``MAX_JOBS`` (compilers at once, default: all cores), ``CC``/``CXX`` (then ccache is left to you).
 """
 
@@ -21,8 +21,12 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension, include_path
 ROOT = Path(__file__).parent.resolve()
 CSRC = Path("bringup/csrc")
 INCLUDE = Path("bringup/include")
-#: Folders of csrc/ whose files are one translation unit: torch's headers take 5 to 10 s, the code behind them 1 or 2.
-UNITED = ("aten", "distributed", "placement", "profiler", "python", "pytorch")
+#: Folders of csrc/ whose files are one translation unit: torch's headers take 5 to 20 s, the code behind them 1 or 2.
+UNITED = {
+    "bindings": ("amp", "distributed", "profiler", "python"),  # with ATen.h
+    "operators": ("aten", "placement", "pytorch"),
+    "runtime": ("runtime",),
+}
 #: C libraries: where each lies in the package, its sources, and its own flags.
 LIBRARIES = (
     ("bringup/drivers/sim/_sim.so", "bringup/drivers/sim/*.c", ("-O2", "-pthread")),
@@ -58,14 +62,14 @@ def prepare_environment() -> None:
 
 def core_sources() -> list[str]:
     """Every C++ file under csrc/, those of a united folder by one file that includes them."""
-    united = {folder: Path("build") / "united" / f"{folder}.cpp" for folder in UNITED}
-    for folder, file in united.items():
-        text = "".join(f'#include "{path.relative_to(CSRC)}"\n' for path in sorted((CSRC / folder).glob("*.cpp")))
+    united = [Path("build") / "united" / f"{name}.cpp" for name in UNITED]
+    for file, folders in zip(united, UNITED.values()):
+        parts = [path.relative_to(CSRC) for folder in folders for path in sorted((CSRC / folder).glob("*.cpp"))]
+        text = "".join(f'#include "{path}"\n' for path in parts)
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or file.read_text() != text:  # ninja looks at its time
             file.write_text(text)
-    single = (path for path in CSRC.rglob("*.cpp") if path.parent.name not in united)
-    return sorted(map(str, (*united.values(), *single)))
+    return sorted(map(str, united))
 
 
 def core() -> CppExtension:

@@ -202,17 +202,11 @@ class GraphPlan:
 def reserve_draw(device: int, generator: torch.Generator | None = None) -> tuple[int, int, bool]:
     """(seed, offset, whether a capture replaces them) of one random call, from a generator or the device's default."""
 
-def fill_random(
-    tensor: torch.Tensor,
-    what: int,
-    seed: int,
-    offset: int,
-    a: float = 0,
-    b: float = 0,
-    low: int = 0,
-    range: int = 0,
-) -> None:
-    """Writes the random numbers of one call into a tensor of the device or the CPU (csrc/aten/random.h says which)."""
+def philox(seed: int, offset: int, begin: int, count: int) -> bytes:
+    """The raw 32-bit draws ``begin`` to ``begin + count - 1`` (csrc/runtime/philox.h)."""
+
+def count_flops_with(function: Callable[[str, list[Any], list[Any], bool], float]) -> None:
+    """What an op costs on a described chip, by the sizes of its inputs and outputs (torch_device/op_flops.py)."""
 
 def set_kernel_resolver(
     resolve: Callable[[str, int, list[Any], list[Any] | None], Plan | None] | None,
@@ -255,21 +249,35 @@ def kernel_cache_info() -> dict[str, int]:
 def kernel_cache_clear() -> None: ...
 
 # ---- TorchScript ----
-def jit_compile_with(function: Callable[[torch._C.Graph, list[Any], int], Callable[..., Any] | str]) -> None:
-    """``function(graph, inputs, device)`` makes a group runnable for inputs like these, or says why it is not."""
+def jit_enable(
+    make_groups: Callable[[torch._C.Graph], None],
+    group: Callable[[torch._C.Graph], Callable[[bytes, int, list[Any]], list[torch.Tensor] | None]],
+    device: int,
+    first_device: int,
+    device_count: int,
+) -> None:
+    """Registers the pass, and what makes of a group's graph a function of signature, device and inputs.
 
-def jit_enable(ops: Mapping[str, str], min_group_size: int, device: int, first_device: int, device_count: int) -> None:
-    """Registers the pass. ``ops``: overload → why it is not grouped, empty if it is; ``device`` gets CPU tensors."""
+    Its None has the ops run one by one. ``device`` gets groups of CPU tensors.
+    """
 
 def jit_disable() -> None: ...
-def jit_make_groups(graph: torch._C.Graph) -> None:
-    """The pass itself, on a graph that is never run."""
+def jit_prepare(graph: torch._C.Graph) -> None:
+    """Takes profiles and tuples out of a graph."""
 
-def jit_why_not_grouped(graph: torch._C.Graph) -> list[str]:
-    """For every node, those of blocks after their owner: why it can be in no group; empty where it could be."""
+def jit_remove_mutation(graph: torch._C.Graph, wanted: Callable[[torch._C.Node], bool]) -> None:
+    """Makes ops in place plain ones, where ``wanted`` says so and nothing else sees the memory."""
 
-def jit_group_counts(group_id: int) -> tuple[int, int, dict[str, int]]:
-    """Calls, signatures that have code, and calls that ran op by op by their reason."""
+def jit_forget_shapes(graph: torch._C.Graph) -> None: ...
+def jit_is_mutable(aliases: Any, node: torch._C.Node) -> bool:
+    """Whether a node writes to what is an input of it."""
+
+def jit_merge(aliases: Any, node: torch._C.Node, group: torch._C.Node) -> None:
+    """Moves a node into the group behind it; alias analysis stays right."""
+
+def jit_unmerge(group: torch._C.Node) -> None: ...
+def jit_group(group_id: int) -> tuple[dict[str, int], Any]:
+    """Calls that ran op by op for what their inputs are, by reason, and the Group that has the code (None: no call)."""
 
 # ---- torch.distributed ----
 def process_group(host: Any, name: str, store: Any) -> Any:

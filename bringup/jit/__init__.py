@@ -14,8 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import bringup
+from bringup.jit import grouping
 from bringup.jit.report import GroupReport as GroupReport
 from bringup.jit.report import Report as Report
 from bringup.jit.report import report as report
@@ -61,12 +63,14 @@ def enable(driver: str | None = None, *, min_group_size: int = 2, allow: Iterabl
         device = bringup.device(driver)  # an unknown driver, or one without a device, fails here
         from bringup import _C
         from bringup.driver.in_use import driver_of
-        from bringup.jit.compile_group import compile_group
+        from bringup.jit.compile_group import Group
         from bringup.jit.groupable_ops import groupable_ops
 
         owner = driver_of(device.index)
-        _C.jit_compile_with(compile_group)
-        _C.jit_enable(groupable_ops(wanted.allow), min_group_size, device.index, owner.first, owner.count)
+        settings = grouping.Settings(groupable_ops(wanted.allow), min_group_size)
+        grouping.enabled = settings
+        make_groups = partial(grouping.make_groups, settings=settings)
+        _C.jit_enable(make_groups, Group, device.index, owner.first, owner.count)
         _enabled = wanted
 
 
@@ -78,4 +82,4 @@ def disable() -> None:
             from bringup import _C
 
             _C.jit_disable()
-            _enabled = None
+            grouping.enabled = _enabled = None

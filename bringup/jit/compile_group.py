@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,12 +16,51 @@ from bringup.graph.host_contents import brought_back, moved
 from bringup.jit.replay import Replay
 
 Compiled: TypeAlias = Callable[..., Sequence[Tensor]]
+#: A program whose inputs never repeat would otherwise compile for ever.
+MOST_SIGNATURES = 64
 #: Ops refuse wrong arguments, and PyTorch's traced tensors what only a run knows (their exceptions are RuntimeErrors).
 _OPS_RAISE = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, AssertionError)
 
 
+class Group:
+    """The code of one group, by signature; the core calls it with the inputs of a run."""
+
+    def __init__(self, graph: torch._C.Graph) -> None:
+        self._graph = graph
+        self._code: dict[bytes, Compiled | str] = {}  # or why there is none
+        self._compiling, self._counting = threading.Lock(), threading.Lock()
+        #: Calls that ran compiled, and calls that ran op by op by their reason.
+        self.runs, self.refused = 0, Counter[str]()
+
+    @property
+    def compiled(self) -> int:
+        """Signatures that have code."""
+        return sum(not isinstance(code, str) for code in list(self._code.values()))
+
+    def __call__(self, key: bytes, device: int, inputs: Sequence[Any]) -> list[Tensor] | None:
+        """The outputs, or None where the ops have to run one by one."""
+        code = self._code.get(key)
+        if code is None:
+            code = self._made(key, device, inputs)
+        with self._counting:
+            if isinstance(code, str):
+                self.refused[code] += 1
+                return None
+            self.runs += 1
+        return list(code(*(value for value in inputs if isinstance(value, Tensor))))
+
+    def _made(self, key: bytes, device: int, inputs: Sequence[Any]) -> Compiled | str:
+        with self._compiling:
+            code = self._code.get(key)
+            if code is None and len(self._code) >= MOST_SIGNATURES:
+                return "it has been called with too many signatures"
+            if code is None:
+                code = self._code[key] = compile_group(self._graph.copy(), inputs, device)
+            return code
+
+
 def compile_group(graph: torch._C.Graph, inputs: Sequence[Any], device_index: int) -> Compiled | str:
-    """What the core calls for a new signature: a function of the tensors among ``inputs``, or why there is none."""
+    """Compiles for a new signature: a function of the tensors among ``inputs``, or why there is none."""
     from bringup.driver.in_use import device_type
 
     device = torch.device(device_type(), device_index)

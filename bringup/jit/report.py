@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-GROUP = "bringup::CompilationGroup"
-#: The core's reason for ops on sizes and numbers, of which there are many.
-NO_TENSOR = "gives no tensor"
+from bringup.jit.grouping import GROUP, NO_TENSOR, Settings, make_groups, name_of, settings_in_force, why_not
 
 
 @dataclass(frozen=True)
@@ -83,33 +81,38 @@ def report(scripted: Any) -> Report:
 
     if not isinstance(scripted, (torch.jit.ScriptModule, torch._C.ScriptFunction)):
         raise TypeError(f"bringup.jit.report takes what torch.jit made, not {type(scripted).__name__}")
+    settings = settings_in_force()
     method: Any = getattr(scripted, "_c", scripted)
     plan = _optimized(lambda: method.get_debug_state().execution_plans.values())
-    graphs = list(_graphs_of(plan[0])) if plan else [(_planned(scripted), False)]
+    graphs = list(_graphs_of(plan[0])) if plan else [(_planned(scripted, settings), False)]
     groups, left_out = [], []
     for graph, backward in graphs:
-        for node, reason in zip(_nodes(graph), _C.jit_why_not_grouped(graph), strict=True):
+        aliases = graph.alias_db()
+        for node in _nodes(graph):
             if node.kind() == GROUP:
                 inner = tuple(part.kind() for part in node.g("Subgraph").nodes())
                 ops = tuple(kind for kind in inner if not kind.startswith("prim::"))
-                groups.append(GroupReport(ops, backward, *_C.jit_group_counts(node.i("group_id"))))
-            elif (why := _why_left_out(node, reason)) is not None:
-                left_out.append(LeftOut(_name(node), why, _where(node)))
+                refused, group = _C.jit_group(node.i("group_id"))
+                reasons = Counter(refused) + (group.refused if group else Counter())
+                runs, compiled = (group.runs, group.compiled) if group else (0, 0)
+                groups.append(
+                    GroupReport(ops, backward, runs + reasons.total(), compiled, dict(sorted(reasons.items())))
+                )
+            elif (why := _why_left_out(node, why_not(node, aliases, settings))) is not None:
+                left_out.append(LeftOut(name_of(node), why, _where(node)))
     return Report(tuple(groups), tuple(left_out), bool(plan))
 
 
-def _planned(scripted: Any) -> torch._C.Graph:
-    from bringup import _C
-
+def _planned(scripted: Any, settings: Settings) -> torch._C.Graph:
     graph: torch._C.Graph = scripted.graph.copy()
     for run in (
         torch._C._jit_pass_inline,
         torch._C._jit_pass_constant_propagation,
         torch._C._jit_pass_peephole,
         torch._C._jit_pass_dce,
-        _C.jit_make_groups,
     ):
         run(graph)
+    make_groups(graph, settings)
     return graph
 
 
@@ -145,13 +148,6 @@ def _why_left_out(node: torch._C.Node, reason: str) -> str | None:
     if node.kind().startswith("prim::") and node.kind() != "prim::ConstantChunk":
         return None  # constants, attributes, lists: no work
     return reason or "has too few neighbours that could be grouped, or is a view that others see too"
-
-
-def _name(node: torch._C.Node) -> str:
-    if node.kind().startswith("prim::"):
-        return "aten::chunk" if node.kind() == "prim::ConstantChunk" else node.kind()
-    schema = torch._C.parse_schema(node.schema())
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
 def _where(node: torch._C.Node) -> str:

@@ -420,7 +420,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup.driver.lookup import check_device_name
     from bringup.driver.visible_devices import visible_devices
     from bringup.graph.compile.after_import import call_after_import
-    from bringup.torch_device import core_binary, ledger
+    from bringup.torch_device import core_binary, ledger, op_flops, own_ops
 
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
@@ -449,7 +449,9 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
 
     torch.utils.rename_privateuse1_backend(kind)
+    own_ops.define()
     core.attach(kind)
+    core.count_flops_with(op_flops.flops_of)
     _state.active, _state.device_type = tuple(active), kind
 
     from bringup.torch_device import device_module, serialization, sharing

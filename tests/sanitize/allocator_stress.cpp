@@ -191,7 +191,7 @@ void random_work(CachingAllocator& allocator, FakeDevice& device, Registry& regi
         while (held.size() > 4) release(random() % held.size());
         continue;
       }
-      if (&CachingAllocator::owner(fresh.block) != &allocator) ++violations;
+      if (fresh.block->owner != &allocator) ++violations;
       if (fresh.block->size < nbytes || fresh.block->address % 512 != 0) ++violations;
       registry.enter(device, fresh.block->address, fresh.block->size);
       if (allocator.find(fresh.block->address + nbytes - 1) != fresh.block) ++violations;

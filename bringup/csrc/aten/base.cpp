@@ -1,6 +1,4 @@
 // The ops a backend must write itself: factories, storages, reading one number (views: registration.cpp).
-#include <ATen/Dispatch.h>
-#include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -11,6 +9,7 @@
 #include <deque>
 
 #include "aten/host_call.h"
+#include "aten/plan.h"
 #include "pytorch/allocator.h"
 
 namespace bringup {
@@ -167,13 +166,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
       device.drain(stream);
     }
   });
-  return AT_DISPATCH_V2(self.scalar_type(), "_local_scalar_dense", AT_WRAP([&] {
-                          scalar_t value;
-                          std::memcpy(&value, bytes, sizeof(value));
-                          return at::Scalar(value);
-                        }),
-                        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
-                        AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+  return scalar_at(bytes, self.scalar_type());
 }
 
 } // namespace

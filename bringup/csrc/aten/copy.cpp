@@ -10,7 +10,6 @@
 #include "aten/own_kernels.h"
 #include "aten/route.h"
 #include "pytorch/allocator.h"
-#include "pytorch/host_allocator.h"
 
 namespace bringup {
 namespace {
@@ -117,7 +116,8 @@ bool kernel_copy_complex(const Tensor& to, const Tensor& from) {
   return true;
 }
 
-// Any dtypes and strides inside one device, by a kernel of its own. False: these tensors have none.
+// Any dtypes and strides inside one device, by a kernel of its own (bringup/lowering/ops/movement.py); whoever calls
+// copy_ has checked the arguments. False: these tensors have none.
 bool kernel_copy(const Tensor& to, const Tensor& from) {
   if (!device_at(to.device().index()).runs_kernels()) return false;
   if (to.is_complex()) return kernel_copy_complex(to, from);
@@ -200,17 +200,15 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     const Tensor& far = on_device(self) ? self : from;
     if (device_at(far.device().index()).spec().host_visible || !far.is_non_overlapping_and_dense()) {
       general_copy(self, from);
-    } else if (on_device(self)) {
-      Tensor host = at::empty_like(self, self.options().device(c10::kCPU));
-      if (self.is_conj()) host._set_conj(true); // the bytes that are stored are those behind the flags
-      if (self.is_neg()) host._set_neg(true);
-      copy_bytes(self, host.copy_(from), false);
     } else {
-      Tensor host = at::empty_like(from, from.options().device(c10::kCPU));
-      copy_bytes(host, from, false);
-      if (from.is_conj()) host._set_conj(true);
-      if (from.is_neg()) host._set_neg(true);
-      self.copy_(host);
+      Tensor host = at::empty_like(far, far.options().device(c10::kCPU));
+      if (!on_device(self)) copy_bytes(host, from, false);
+      if (far.is_conj()) host._set_conj(true); // the bytes that are stored are those behind the flags
+      if (far.is_neg()) host._set_neg(true);
+      if (on_device(self))
+        copy_bytes(self, host.copy_(from), false);
+      else
+        self.copy_(host);
     }
   } else {
     copy_bytes(self, from, non_blocking);
@@ -229,15 +227,6 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 }
 
 } // namespace
-
-// Its kernel comes from bringup/lowering/ops/movement.py; whoever calls copy_ has checked the arguments.
-TORCH_LIBRARY_FRAGMENT(bringup, library) { // ops whose kernels are lowerings
-  library.def("copy_elements_(Tensor(a!) self, Tensor src) -> ()");
-  // Row i of self: the indices of the i-th truth of a tensor, from its flat running count (lowering/ops/compaction.py).
-  library.def("nonzero_(Tensor(a!) self, Tensor running, Tensor tensor) -> ()");
-  // The polynomial of degree n at x; `degrees` only says by its size how large n gets (lowering/ops/orthogonal.py).
-  library.def("polynomial_(Tensor(a!) self, Tensor x, Tensor n, Tensor degrees, str kind) -> ()");
-}
 
 void own_copies() {
   own_kernel("aten::copy_", TORCH_FN(copy_));

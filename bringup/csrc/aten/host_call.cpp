@@ -137,7 +137,8 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor) {
   for (const auto& [original, known] : stand_ins_)
     if (original == &impl) return known;
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
-    at::Tensor made = stand_in_sparse(tensor); // adds its members to the list
+    // Adds its members to the list.
+    at::Tensor made = sparse_like(tensor, c10::kCPU, [&](const at::Tensor& member) { return stand_in(member); });
     stand_ins_.emplace_back(&impl, made);
     return made;
   }
@@ -149,17 +150,19 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor) {
   return stand_ins_.back().second;
 }
 
-at::Tensor HostCall::stand_in_sparse(const at::Tensor& tensor) {
+// The members themselves: crow_indices() makes an alias, and at the address of one that is gone the next tensor's would
+// find its stand-in.
+template <class F>
+at::Tensor HostCall::sparse_like(const at::Tensor& tensor, c10::Device device, F member) {
   if (tensor.is_sparse())
-    return at::_sparse_coo_tensor_unsafe(stand_in(tensor._indices()), stand_in(tensor._values()), tensor.sizes(),
-                                         tensor.scalar_type(), c10::kSparse, c10::Device(c10::kCPU), false,
-                                         tensor.is_coalesced());
-  // The members themselves: crow_indices() makes an alias, and at the address of one that is gone the next tensor's
-  // would find its stand-in.
+    return at::_sparse_coo_tensor_unsafe(member(tensor._indices()), member(tensor._values()), tensor.sizes(),
+                                         tensor.scalar_type(), c10::kSparse, device, false, tensor.is_coalesced());
+  TORCH_CHECK_NOT_IMPLEMENTED(at::sparse_csr::is_sparse_compressed(tensor), op_, " returned a tensor of layout ",
+                              tensor.layout(), ", which cannot live on ", device);
   const auto* impl = at::sparse_csr::get_sparse_csr_impl(tensor);
-  return at::_sparse_compressed_tensor_unsafe(stand_in(impl->compressed_indices()), stand_in(impl->plain_indices()),
-                                              stand_in(impl->values()), tensor.sizes(), tensor.scalar_type(),
-                                              tensor.layout(), c10::Device(c10::kCPU), false);
+  return at::_sparse_compressed_tensor_unsafe(member(impl->compressed_indices()), member(impl->plain_indices()),
+                                              member(impl->values()), tensor.sizes(), tensor.scalar_type(),
+                                              tensor.layout(), device, false);
 }
 
 // ---- after the call ----
@@ -249,27 +252,25 @@ void HostCall::copy_back(const at::Tensor& original, const at::Tensor& stand_in,
   }
   const uint64_t itemsize = impl.itemsize();
   const char* host = static_cast<const char*>(shared.host->data());
-  auto send = [&](uint64_t offset, uint64_t nbytes) {
+  auto send = [&](auto& inside, size_t dim, int64_t element) -> void {
+    if (dim < dims.size()) {
+      for (int64_t i = 0; i < impl.size(dims[dim]); ++i) inside(inside, dim + 1, element + i * impl.stride(dims[dim]));
+      return;
+    }
+    const uint64_t offset = static_cast<uint64_t>(element) * itemsize, nbytes = static_cast<uint64_t>(run) * itemsize;
     move_bytes(*device_, shared.device, offset, host + (offset - shared.low), nbytes, BRINGUP_HOST_TO_DEVICE);
     bytes_moved_ += nbytes;
   };
-  c10::SmallVector<int64_t, 8> at(dims.size(), 0);
   translated([&] {
-    while (true) {
-      int64_t element = impl.storage_offset();
-      for (size_t i = 0; i < dims.size(); ++i) element += at[i] * impl.stride(dims[i]);
-      send(static_cast<uint64_t>(element) * itemsize, static_cast<uint64_t>(run) * itemsize);
-      int64_t i = static_cast<int64_t>(dims.size()) - 1;
-      while (i >= 0 && ++at[i] == impl.size(dims[i])) at[i--] = 0;
-      if (i < 0) break;
-    }
+    send(send, 0, impl.storage_offset());
     device_->drain(current_stream(index_)); // the host buffer ends with this call
   });
 }
 
 at::Tensor HostCall::result(const at::Tensor& cpu) {
   if (!cpu.defined() || !cpu.device().is_cpu()) return cpu;
-  if (C10_UNLIKELY(cpu.layout() != c10::kStrided)) return result_sparse(cpu);
+  if (C10_UNLIKELY(cpu.layout() != c10::kStrided))
+    return sparse_like(cpu, c10::Device(kDeviceType, index_), [&](const at::Tensor& part) { return result(part); });
   TORCH_CHECK_NOT_IMPLEMENTED(cpu.has_storage() && !cpu.is_quantized(), op_, ": its result is a ",
                               cpu.is_quantized() ? "quantized tensor" : "tensor without storage",
                               ", which cannot live on ", device_->label(), "; keep it on the CPU");
@@ -298,18 +299,6 @@ at::Tensor HostCall::fresh_result(const at::Tensor& cpu) {
   bytes_moved_ += nbytes;
   adopted_.push_back({host, storage});
   return device_tensor_like(cpu, storage, cpu.storage_offset());
-}
-
-at::Tensor HostCall::result_sparse(const at::Tensor& cpu) {
-  const c10::Device device(kDeviceType, index_);
-  if (cpu.is_sparse())
-    return at::_sparse_coo_tensor_unsafe(result(cpu._indices()), result(cpu._values()), cpu.sizes(), cpu.scalar_type(),
-                                         c10::kSparse, device, false, cpu.is_coalesced());
-  TORCH_CHECK_NOT_IMPLEMENTED(at::sparse_csr::is_sparse_compressed(cpu), op_, " returned a tensor of layout ",
-                              cpu.layout(), ", which cannot live on ", device);
-  const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(cpu);
-  return at::_sparse_compressed_tensor_unsafe(result(compressed), result(plain), result(cpu.values()), cpu.sizes(),
-                                              cpu.scalar_type(), cpu.layout(), device, false);
 }
 
 } // namespace bringup

@@ -54,8 +54,8 @@ class HostCall {
 
   Shared& shared_of(c10::StorageImpl* storage);
   void write_back_sparse(const at::Tensor& original, const at::Tensor& stand_in);
-  at::Tensor stand_in_sparse(const at::Tensor& tensor);
-  at::Tensor result_sparse(const at::Tensor& cpu);
+  template <class F>
+  at::Tensor sparse_like(const at::Tensor& tensor, c10::Device device, F member);
   at::Tensor fresh_result(const at::Tensor& cpu); // of memory that no argument shares
   void copy_out(Shared& shared);
   void copy_back(const at::Tensor& original, const at::Tensor& stand_in, const Shared& shared);

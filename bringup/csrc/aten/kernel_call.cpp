@@ -314,13 +314,13 @@ void set_kernel_resolver(Resolver resolver) {
   std::atomic_store(&kernels().resolver, resolver ? std::make_shared<const Resolver>(std::move(resolver)) : nullptr);
 }
 
-KernelCacheInfo kernel_cache_info() {
+std::map<std::string, uint64_t> kernel_cache_info() {
   std::lock_guard<std::mutex> lock(kernels().mutex);
-  KernelCacheInfo info;
+  std::map<std::string, uint64_t> info{{"entries", 0}, {"hits", 0}, {"misses", 0}, {"plans", 0}, {"refused", 0}};
   for (auto& [name, op] : kernels().ops) {
     op->cache.add_to(info);
-    info.hits += op->hits.load();
-    info.misses += op->misses.load();
+    info["hits"] += op->hits.load();
+    info["misses"] += op->misses.load();
   }
   return info;
 }

@@ -48,10 +48,8 @@ SharedPlan resolve_plan(const Resolver& resolver, KernelOp& op, const Signature&
 // Raises PyTorch's error if a known plan is called with numbers that its meta kernel refuses.
 void check_numbers(KernelOp& op, const Signature& call, const torch::jit::Stack& stack, const BoundPlan& bound);
 
-struct KernelCacheInfo : PlanCache::Info {
-  uint64_t hits = 0, misses = 0;
-};
-KernelCacheInfo kernel_cache_info();
+// Entries, plans, refused signatures, hits and misses of all ops.
+std::map<std::string, uint64_t> kernel_cache_info();
 void kernel_cache_clear();
 
 } // namespace bringup

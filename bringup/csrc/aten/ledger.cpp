@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -19,13 +19,13 @@ namespace {
 struct Book {
   std::shared_mutex mutex;
   std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpRecord>> records;
-  std::vector<std::unique_ptr<OpRecord>> retired; // of ops that were freed
+  std::vector<std::unique_ptr<OpRecord>> retired; // of ops that were freed: threads may hold them
 
-  template <class F>
-  void each(F&& visit) {
-    for (auto& [schema, record] : records) visit(*record);
-    for (auto& record : retired) visit(*record);
-  }
+  struct Row {
+    uint64_t calls = 0, bytes = 0, nanoseconds = 0;
+    uint64_t allowed = 0; // when Python was asked
+  };
+  std::map<std::pair<std::string, int>, Row> rows; // by op and device
   std::function<void(const std::string&, int, const std::string&)> hook;
   uint64_t asking = 1; // counts the policies that have been in force
 };
@@ -116,7 +116,7 @@ OpRecord& op_record(const c10::FunctionSchema& schema) {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
   auto& entry = book().records[&schema];
   if (!entry || !entry->describes(schema)) {
-    if (entry) book().retired.push_back(std::move(entry)); // its row stays in the ledger; threads may hold it
+    if (entry) book().retired.push_back(std::move(entry));
     entry = std::move(fresh);
   }
   slot = {&schema, entry.get()};
@@ -124,11 +124,6 @@ OpRecord& op_record(const c10::FunctionSchema& schema) {
 }
 
 namespace {
-
-uint64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 thread_local const char* t_refusal = "";
 
@@ -138,13 +133,13 @@ void note_fallback(OpRecord& op, int device) {
   {
     std::shared_lock<std::shared_mutex> lock(book().mutex);
     asking = book().asking;
-    const auto row = op.rows.find(device);
-    if (row != op.rows.end() && row->second.allowed == asking) return;
+    const auto row = book().rows.find({op.name, device});
+    if (row != book().rows.end() && row->second.allowed == asking) return;
     hook = book().hook;
   }
   if (hook) hook(op.name, device, no_kernel_on(device)); // takes the GIL: outside the lock
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  op.rows[device].allowed = asking;
+  book().rows[{op.name, device}].allowed = asking;
 }
 
 } // namespace
@@ -163,13 +158,13 @@ std::string no_kernel_on(int device) {
 
 Fallback::Fallback(OpRecord& op, int device) : op_(op), device_(device) {
   note_fallback(op, device);
-  started_ = now();
+  started_ = host_nanoseconds();
 }
 
 void Fallback::done(uint64_t bytes_moved) {
-  const uint64_t ended = now();
+  const uint64_t ended = host_nanoseconds();
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  OpRecord::Row& row = op_.rows[device_];
+  Book::Row& row = book().rows[{op_.name, device_}];
   ++row.calls;
   row.bytes += bytes_moved;
   row.nanoseconds += ended - started_;
@@ -178,17 +173,15 @@ void Fallback::done(uint64_t bytes_moved) {
 std::vector<LedgerRow> ledger_rows() {
   std::shared_lock<std::shared_mutex> lock(book().mutex);
   std::vector<LedgerRow> rows;
-  book().each([&](OpRecord& op) {
-    for (const auto& [device, row] : op.rows)
-      if (row.calls > 0)
-        rows.emplace_back(op.name, device, row.calls, row.bytes, static_cast<double>(row.nanoseconds) * 1e-6);
-  });
+  for (const auto& [place, row] : book().rows)
+    if (row.calls > 0)
+      rows.emplace_back(place.first, place.second, row.calls, row.bytes, static_cast<double>(row.nanoseconds) * 1e-6);
   return rows;
 }
 
 void ledger_reset() {
   std::unique_lock<std::shared_mutex> lock(book().mutex);
-  book().each([](OpRecord& op) { op.rows.clear(); });
+  book().rows.clear();
 }
 
 void ledger_ask_again() {

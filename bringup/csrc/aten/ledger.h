@@ -4,7 +4,6 @@
 #include <ATen/core/function_schema.h>
 
 #include <functional>
-#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,13 +29,6 @@ struct OpRecord {
   // One bit per argument. Elsewhere a CPU tensor may only stand for a number (0-dim), and only where it is not written.
   uint64_t from_cpu = 0;    // lengths and indices that PyTorch itself accepts on the CPU
   uint64_t device_only = 0; // what it takes from the device alone, numbers too
-
-  // The ledger's rows.
-  struct Row {
-    uint64_t calls = 0, bytes = 0, nanoseconds = 0;
-    uint64_t allowed = 0; // when Python was asked
-  };
-  std::map<int, Row> rows; // by device, under the ledger's mutex
 };
 
 OpRecord& op_record(const c10::FunctionSchema& schema);

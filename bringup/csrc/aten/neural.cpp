@@ -94,49 +94,27 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-// The two ops whose lowerings are the kernels (bringup/lowering/ops/attention.py): what dropout drew comes back as the
-// seed and offset of the call, from which the backward pass draws the same again.
-TORCH_LIBRARY_FRAGMENT(bringup, library) {
-  library.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout, bool causal, float scale) -> "
-      "(Tensor out, Tensor logsumexp, Tensor drawn)");
-  library.def(
-      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, "
-      "Tensor logsumexp, Tensor drawn, float dropout, bool causal, float scale, bool mask_gradient) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
-}
-
-using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
-
-ThreeTensors attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
-                       double dropout, bool causal, double scale) {
-  static auto op = find_op("bringup::attention").typed<decltype(attention)>();
-  return op.redispatch(kDevice, query, key, value, mask, dropout, causal, scale);
-}
-
-using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-
-FourTensors attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-                               const OptionalTensor& mask, const Tensor& out, const Tensor& logsumexp,
-                               const Tensor& drawn, double dropout, bool causal, double scale, bool mask_gradient) {
-  static auto op = find_op("bringup::attention_backward").typed<decltype(attention_backward)>();
-  return op.redispatch(kDevice, grad, query, key, value, mask, out, logsumexp, drawn, dropout, causal, scale,
-                       mask_gradient);
-}
-
+// The kernels' ops (bringup/lowering/ops/attention.py): what dropout drew comes back as the seed and offset of the
+// call, from which the backward pass draws the same again.
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
     bool causal, bool, std::optional<double> scale) {
   need_attention_kernels(query);
   TORCH_CHECK(dropout >= 0 && dropout <= 1, "dropout probability has to be between 0 and 1, but got ", dropout);
   const auto none = at::empty({0}, query.options().dtype(at::kLong));
-  auto [out, logsumexp, drawn] = attention(query, key, value, bias, dropout, causal, scale_of(query, scale));
+  static auto op = find_op("bringup::attention")
+                       .typed<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                                 const OptionalTensor&, double, bool, double)>();
+  auto [out, logsumexp, drawn] =
+      op.redispatch(kDevice, query, key, value, bias, dropout, causal, scale_of(query, scale));
   // Two 0-dim tensors, as PyTorch's meta kernel says: compiled graphs keep them for the backward pass.
   const bool drew = drawn.numel() == 2;
   const Tensor seed = drew ? drawn.select(0, 0) : at::empty({}, none.options());
   const Tensor offset = drew ? drawn.select(0, 1) : seed;
   return {out, logsumexp, none, none, query.sym_size(2), key.sym_size(2), seed, offset, none};
 }
+
+using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
                                      const Tensor& bias, std::array<bool, 4> wanted, const Tensor& output,
@@ -146,8 +124,12 @@ FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, co
   need_attention_kernels(query);
   const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
   const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
-  return attention_backward(grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
-                            scale_of(query, scale), wanted[3] && bias.defined());
+  static auto op =
+      find_op("bringup::attention_backward")
+          .typed<FourTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                             const Tensor&, const Tensor&, const Tensor&, double, bool, double, bool)>();
+  return op.redispatch(kDevice, grad, query, key, value, mask, output, logsumexp, drawn, dropout, causal,
+                       scale_of(query, scale), wanted[3] && bias.defined());
 }
 
 // What kaiser_window asks a stub for: i0(beta sqrt(1 - x²)) / i0(beta), where x goes from -1 to 1.

@@ -26,6 +26,13 @@ Number Number::of(const c10::IValue& value) {
   return number;
 }
 
+at::Scalar scalar_at(const void* bytes, c10::ScalarType type) {
+  return AT_DISPATCH_V2(type, "_local_scalar_dense",
+                        AT_WRAP([&] { return at::Scalar(*static_cast<const scalar_t*>(bytes)); }),
+                        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                        AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+}
+
 Number Number::of(const at::Tensor& cpu) {
   Number number;
   const void* bytes = cpu.const_data_ptr();
@@ -35,10 +42,7 @@ Number Number::of(const at::Tensor& cpu) {
   } else if (cpu.scalar_type() == c10::kLong) {
     number.integer = *static_cast<const int64_t*>(bytes);
   } else {
-    AT_DISPATCH_V2(cpu.scalar_type(), "kernel number",
-                   AT_WRAP([&] { number = of(c10::IValue(at::Scalar(*static_cast<const scalar_t*>(bytes)))); }),
-                   AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
-                   AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+    number = of(c10::IValue(scalar_at(bytes, cpu.scalar_type())));
   }
   number.tensor = true;
   return number;

@@ -30,6 +30,8 @@ struct Number {
   uint64_t bits(c10::ScalarType dtype, bool wrap) const;
 };
 
+at::Scalar scalar_at(const void* bytes, c10::ScalarType type);
+
 struct Guard {
   enum class Relation : uint8_t { eq, ne, lt, ge, gt, le }; // every second one is "not the one before", also of NaN
   uint32_t number;

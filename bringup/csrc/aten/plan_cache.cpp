@@ -96,11 +96,11 @@ void PlanCache::clear() {
   lock.unlock();
 }
 
-void PlanCache::add_to(Info& info) {
+void PlanCache::add_to(std::map<std::string, uint64_t>& info) {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  info.entries += entries_.size();
+  info["entries"] += entries_.size();
   for (const auto& [hash, entry] : entries_)
-    for (const SharedPlan& plan : entry->plans) ++(plan->refused() ? info.refused : info.plans);
+    for (const SharedPlan& plan : entry->plans) ++info[plan->refused() ? "refused" : "plans"];
 }
 
 } // namespace bringup

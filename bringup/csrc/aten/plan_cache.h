@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -60,10 +61,7 @@ class PlanCache {
   SharedPlan find_or_make(const Signature& call, const std::function<SharedPlan()>& make);
   void clear();
 
-  struct Info {
-    uint64_t entries = 0, plans = 0, refused = 0;
-  };
-  void add_to(Info& info);
+  void add_to(std::map<std::string, uint64_t>& info); // its entries, plans and refused signatures
 
  private:
   struct Entry {

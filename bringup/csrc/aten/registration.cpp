@@ -1,5 +1,8 @@
 // Our kernels at PrivateUse1, and which ops go the boxed route: read from the dispatcher itself, which knows what this
 // torch has and what the CPU can do.
+#include <ATen/SparseCsrTensorUtils.h>
+#include <c10/core/DeviceGuard.h>
+
 #include <deque>
 #include <optional>
 #include <string_view>
@@ -80,14 +83,15 @@ bool returns_view(const c10::FunctionSchema& schema) {
 // These run on the device by composition of other ops, and their CPU kernels would undo that or draw CPU numbers.
 bool keeps_composite(const std::string& name) { return name == "aten::convolution" || name == "aten::copy"; }
 
-void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot live on ",
-                              Registry::get().type_name, " devices; dequantize() first, or keep the tensor on the CPU");
+void refuse(const c10::OperatorHandle& op, const char* tensors, const char* advice) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": ", tensors, " cannot live on ",
+                              Registry::get().type_name, " devices; ", advice);
 }
-
+void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  refuse(op, "quantized tensors", "dequantize() first, or keep the tensor on the CPU");
+}
 void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": nested tensors (strided layout) cannot live on ",
-                              Registry::get().type_name, " devices; use layout=torch.jagged or pad them");
+  refuse(op, "nested tensors (strided layout)", "use layout=torch.jagged or pad them");
 }
 
 } // namespace
@@ -157,6 +161,39 @@ constexpr std::string_view kSparseMembers =
     " _indices _values indices values sparse_dim dense_dim _dimI _dimV _nnz is_coalesced _coalesced_ crow_indices"
     " col_indices ccol_indices row_indices copy_ sparse_resize_ sparse_resize_and_clear_ copy_sparse_to_sparse_ ";
 
+// A constructor of sparse tensors: ATen's own, which asks nothing of a device but memory. It runs with its device
+// argument as the current device: members are made on that.
+struct SparseConstructor final : c10::OperatorKernel {
+  explicit SparseConstructor(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
+  const c10::KernelFunction kernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    c10::Device device(kDeviceType, current_device());
+    for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i)
+      if ((*stack)[i].isDevice()) device = (*stack)[i].toDevice();
+    const c10::DeviceGuard guard(device);
+    kernel.callBoxed(op, keys, stack);
+    const at::Tensor& made = stack->back().toTensor();
+    if (!at::sparse_csr::is_sparse_compressed(made)) return;
+    // ATen leaves the indices as the allocator gives them, and its kernels read and write wherever they say: to_dense()
+    // of such a tensor ends the process. Zeros are in bounds, and say that every row is empty.
+    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(made);
+    compressed.zero_();
+    plain.zero_();
+  }
+};
+
+void add(const c10::OperatorHandle& op, DispatchKey key, c10::KernelFunction kernel) {
+  keep(c10::Dispatcher::singleton().registerImpl(op.operator_name(), key, std::move(kernel), std::nullopt, nullptr,
+                                                 kOwnKernel));
+}
+
+void register_sparse_constructor(const char* name, DispatchKey ours, DispatchKey theirs) {
+  const auto op = find_op(name);
+  auto kernel = std::make_unique<SparseConstructor>(first_kernel(op, theirs));
+  add(op, ours, c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel)));
+}
+
 // Calls function(op, name) for each op of ATen.
 template <typename Function>
 void for_each_op(Function function) {
@@ -174,6 +211,13 @@ void register_library_ops() {
   own_copies();
   own_neural_ops();
   for (const char* view : kViews) own_kernel(view, first_kernel(find_op(view), DispatchKey::CPU));
+  using Key = DispatchKey;
+  register_sparse_constructor("aten::_sparse_coo_tensor_with_dims", Key::SparsePrivateUse1, Key::SparseCPU);
+  register_sparse_constructor("aten::_sparse_coo_tensor_with_dims_and_tensors", Key::SparsePrivateUse1, Key::SparseCPU);
+  register_sparse_constructor("aten::empty.memory_format", Key::SparsePrivateUse1, Key::SparseCPU);
+  register_sparse_constructor("aten::empty.memory_format", Key::SparseCsrPrivateUse1, Key::SparseCsrCPU);
+  register_sparse_constructor("aten::_sparse_compressed_tensor_with_dims", Key::SparseCsrPrivateUse1,
+                              Key::CompositeExplicitAutograd);
   fallback(DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
   fallback(DispatchKey::QuantizedPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&refuse_quantized>());
   fallback(DispatchKey::NestedTensorPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&refuse_nested>());
@@ -190,10 +234,6 @@ void register_library_ops() {
 void register_sparse_ops() {
   fallback(DispatchKey::SparsePrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
   fallback(DispatchKey::SparseCsrPrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route>());
-  auto add = [](const c10::OperatorHandle& op, DispatchKey key, c10::KernelFunction kernel) {
-    keep(c10::Dispatcher::singleton().registerImpl(op.operator_name(), key, std::move(kernel), std::nullopt, nullptr,
-                                                   kOwnKernel));
-  };
   for_each_op([&](const c10::OperatorHandle& op, const std::string& full) {
     if (op.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU) && // linear: its composite never meets the fallback
         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))

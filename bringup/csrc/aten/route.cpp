@@ -4,8 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <unordered_map>
-
 #include "pytorch/generator.h"
 
 namespace bringup {
@@ -31,68 +29,28 @@ at::Generator cpu_generator_from(const c10::IValue& value, c10::DeviceIndex inde
   return at::make_generator<at::CPUGeneratorImpl>(state.seed * 0x9E3779B97F4A7C15ULL + state.offset);
 }
 
-// ---- what an op costs a described chip: flops by formula for the heavy ops, one per element otherwise ----
-
 using Tensors = c10::ArrayRef<at::Tensor>;
-double elements(Tensors tensors) {
-  double sum = 0;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.defined() && tensor.layout() == c10::kStrided) sum += static_cast<double>(tensor.numel());
-  return sum;
-}
-
-// Multiply-adds of the heavy ops: the elements of one tensor, each with so many terms. Of convolutions that tensor is
-// the side with a filter per channel: the output, or the input if transposed.
-struct HeavyOp {
-  enum Terms : uint8_t { last_dimension, second_to_last, filter } terms;
-  uint8_t factor; // which input has that dimension, or is the weight
-  int8_t counted; // which input is counted; -1: the output
-  double flops = 2;
-  bool bias = false; // is added to the output
-};
-
-const std::unordered_map<std::string, HeavyOp>& heavy_ops() {
-  using Op = HeavyOp;
-  static const auto* table = new std::unordered_map<std::string, Op>{
-      {"aten::mm", {Op::last_dimension, 0, -1}},
-      {"aten::bmm", {Op::last_dimension, 0, -1}},
-      {"aten::mv", {Op::last_dimension, 0, -1}},
-      {"aten::dot", {Op::last_dimension, 0, -1}},
-      {"aten::linear", {Op::last_dimension, 0, -1}},
-      {"aten::addmm", {Op::last_dimension, 1, -1, 2, true}},
-      {"aten::baddbmm", {Op::last_dimension, 1, -1, 2, true}},
-      {"aten::addmv", {Op::last_dimension, 1, -1, 2, true}},
-      {"aten::convolution", {Op::filter, 1, -1}},
-      {"aten::convolution_backward", {Op::filter, 2, 0, 4}}, // gradients of input and weight
-      {"aten::_scaled_dot_product_fused_attention_overrideable", {Op::second_to_last, 1, 0, 4}}}; // q·kᵀ and p·v
-  return *table;
-}
-
-double flops_of(const HeavyOp& op, Tensors in, Tensors out, bool transposed) {
-  const at::Tensor& factor = in[op.factor];
-  const int counted = op.terms == HeavyOp::filter && transposed ? op.counted + 1 : op.counted;
-  const auto elements = static_cast<double>((counted < 0 ? out[0] : in[counted]).numel());
-  double terms = 0;
-  if (op.terms == HeavyOp::filter)
-    terms = static_cast<double>(factor.numel()) / static_cast<double>(factor.size(0));
-  else
-    terms = static_cast<double>(factor.size(op.terms == HeavyOp::last_dimension ? -1 : -2));
-  return op.flops * elements * terms + (op.bias ? elements : 0);
-}
+FlopsOf g_flops_of;
 
 } // namespace
+
+void set_flops_of(FlopsOf flops_of) { g_flops_of = std::move(flops_of); }
 
 void charge(Device& device, const OpRecord& op, Tensors in, Tensors out, bool transposed) {
   double bytes = 0;
   int dtype = BRINGUP_FLOAT32;
-  for (Tensors side : {in, out})
-    for (const at::Tensor& tensor : side)
-      if (tensor.defined() && tensor.layout() == c10::kStrided) bytes += static_cast<double>(tensor.nbytes());
+  auto sizes_of = [&](Tensors tensors) {
+    AllSizes sizes;
+    for (const at::Tensor& tensor : tensors) {
+      const bool counts = tensor.defined() && tensor.layout() == c10::kStrided;
+      sizes.push_back(counts ? std::optional(tensor.sizes().vec()) : std::nullopt);
+      if (counts) bytes += static_cast<double>(tensor.nbytes());
+    }
+    return sizes;
+  };
   for (const at::Tensor& tensor : out)
     if (tensor.defined()) dtype = dtype_code(tensor.scalar_type());
-  const auto heavy = heavy_ops().find(op.base_name);
-  const double flops =
-      heavy == heavy_ops().end() ? std::max(elements(in), elements(out)) : flops_of(heavy->second, in, out, transposed);
+  const double flops = g_flops_of(op.base_name, sizes_of(in), sizes_of(out), transposed);
   translated([&] { device.charge(current_stream(static_cast<c10::DeviceIndex>(device.index)), dtype, flops, bytes); });
 }
 

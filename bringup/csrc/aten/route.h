@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -23,6 +24,10 @@ void route_to(OpRecord& record, const c10::OperatorHandle& target, c10::Dispatch
 // A device whose library is ATen's CPU code spends time as a described chip would, if it has a clock for that.
 void charge(Device& device, const OpRecord& op, c10::ArrayRef<at::Tensor> inputs, c10::ArrayRef<at::Tensor> outputs,
             bool transposed = false);
+// The flops of an op by the sizes of its tensors; nothing for one that is undefined or sparse.
+using AllSizes = std::vector<std::optional<std::vector<int64_t>>>;
+using FlopsOf = std::function<double(const std::string& op, const AllSizes& in, const AllSizes& out, bool transposed)>;
+void set_flops_of(FlopsOf flops_of);
 inline bool charges(Device& device) { return device.driver.api.charge != nullptr && device.spec().peak_flops > 0; }
 
 // Ops with a kernel of ours: name with overload → library | native | random | kernel.

@@ -136,7 +136,7 @@ uint64_t Collector::Trace::host_ns(uint64_t device_ns) const {
 
 // What a device without traces ran, from the marks around it. Its place in time is where the mark before it was asked
 // for, or where the stream was done with what it had: a driver's events say how long, and not when.
-std::optional<DeviceWork> Collector::timed(const Request& request, int64_t place, uint64_t& stream_ended) const {
+std::optional<TracedWork> Collector::timed(const Request& request, int64_t place, uint64_t& stream_ended) const {
   if (!request.start || !request.end) return std::nullopt;
   double ms = 0;
   try {
@@ -149,17 +149,17 @@ std::optional<DeviceWork> Collector::timed(const Request& request, int64_t place
   record.end_ns = stream_ended = record.start_ns + static_cast<uint64_t>(std::max(0.0, ms) * 1e6);
   record.bytes = request.bytes;
   if (request.name) record.name = request.name->c_str();
-  return DeviceWork{record, request.device, request.stream, place};
+  return TracedWork{record, request.device, request.stream, place};
 }
 
 // Records of launches carry their number, others none. A stream runs in order, so the nth copy that it ran is the nth
 // that was asked for; by kind, because not every kind leaves a record.
-std::vector<DeviceWork> Collector::work() const {
+std::vector<TracedWork> Collector::work() const {
   std::unordered_map<uint64_t, int64_t> launches;
   std::map<std::tuple<int32_t, uint64_t, Work::Kind>, std::deque<int64_t>> lines;
   std::map<std::pair<int32_t, uint64_t>, int32_t> streams;
   std::map<std::pair<int32_t, int32_t>, uint64_t> ended; // where the last work of a stream without traces did
-  std::vector<DeviceWork> found;
+  std::vector<TracedWork> found;
   for (const Request& request : requests_) {
     const int64_t place = &request - requests_.data();
     if (const auto work = timed(request, place, ended[{request.device, request.stream}])) found.push_back(*work);

@@ -19,7 +19,7 @@ struct Request : Work {
 };
 
 // Something that a device ran, in Unix time; `request` is its place among the requests, -1 where it is not known.
-struct DeviceWork {
+struct TracedWork {
   bringup_trace_record record;
   int32_t device, stream;
   int64_t request;
@@ -33,7 +33,7 @@ class Collector final : public WorkObserver {
   void stop(); // waits for the devices
   // What was collected, until the next start.
   const std::vector<Request>& requests() const { return requests_; }
-  std::vector<DeviceWork> work() const;
+  std::vector<TracedWork> work() const;
   const std::vector<std::string>& problems() const { return problems_; }
 
   // What PyTorch says of the calling thread: the ops and ranges it is inside of.
@@ -58,7 +58,7 @@ class Collector final : public WorkObserver {
     void read();
   };
   void trace(Device& device);
-  std::optional<DeviceWork> timed(const Request& request, int64_t place, uint64_t& stream_ended) const;
+  std::optional<TracedWork> timed(const Request& request, int64_t place, uint64_t& stream_ended) const;
 
   std::mutex mutex_; // of what follows
   std::condition_variable read_;

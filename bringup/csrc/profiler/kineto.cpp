@@ -62,7 +62,7 @@ struct Rows {
 
   void make(const Collector& collector) {
     for (const Request& request : collector.requests()) add_request(request);
-    for (const DeviceWork& work : collector.work())
+    for (const TracedWork& work : collector.work())
       add_work(work, work.request < 0 ? nullptr : &collector.requests()[work.request]);
   }
 
@@ -93,7 +93,7 @@ struct Rows {
     describe(row, request, request.op ? activity(request.op) : nullptr);
   }
 
-  void add_work(const DeviceWork& work, const Request* request) {
+  void add_work(const TracedWork& work, const Request* request) {
     static const char* const copies[] = {"copy from host to device", "copy from device to host", "copy on the device",
                                          "copy between devices"};
     const bringup_trace_record& record = work.record;
@@ -130,7 +130,7 @@ struct Rows {
   }
 
   // A record_function range on a stream lasts from the first to the last work that was asked for inside of it.
-  void widen_range(const DeviceWork& work, int32_t number) {
+  void widen_range(const TracedWork& work, int32_t number) {
     const auto* range = activity(number);
     if (!range) return;
     Row*& row = ranges[{work.device, work.stream, number}];

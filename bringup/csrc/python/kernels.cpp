@@ -1,5 +1,4 @@
 // Compiled kernels as Python sees them: loading, plans, and the resolver that makes a plan for a new signature.
-#include <pybind11/complex.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -8,12 +7,12 @@
 #include "aten/kernel_call.h"
 #include "aten/launch.h"
 #include "aten/own_kernels.h"
-#include "aten/random.h"
 #include "aten/route.h"
 #include "placement/operands.h"
 #include "placement/spread.h"
 #include "python/bindings.h"
 #include "pytorch/allocator.h"
+#include "runtime/philox.h"
 
 namespace py = pybind11;
 
@@ -21,17 +20,6 @@ namespace bringup {
 namespace {
 
 // ---- plans from Python ----
-
-Number number_from(const py::handle& value) {
-  Number number;
-  if (PyFloat_Check(value.ptr())) {
-    number.kind = Number::Kind::real;
-    number.real = value.cast<double>();
-  } else {
-    number.integer = value.cast<int64_t>();
-  }
-  return number;
-}
 
 KernelLaunch launch_from(const py::handle& description) {
   const auto parts = description.cast<py::tuple>();
@@ -84,7 +72,8 @@ std::shared_ptr<Plan> make_plan(const py::sequence& launches, std::vector<uint64
   for (const py::handle& guard : guards) {
     const auto [slot, op, value] = guard.cast<std::tuple<uint32_t, int, py::object>>();
     TORCH_CHECK_VALUE(op >= 0 && op <= static_cast<int>(Guard::Relation::le), "make_plan: there is no guard ", op);
-    plan->guards.push_back({slot, static_cast<Guard::Relation>(op), number_from(value)});
+    plan->guards.push_back(
+        {slot, static_cast<Guard::Relation>(op), Number::of(torch::jit::toIValue(value, c10::NumberType::get()))});
   }
   plan->flags = flags;
   plan->reason = std::move(reason);
@@ -116,26 +105,11 @@ class Describer { // numbers slots as Signature does
       const size_t slot = next_number_++;
       return py::make_tuple("s", slot, py::none(), number(call_.numbers[slot]), 0);
     }
-    if (value.isInt()) return py::int_(value.toInt());
-    if (value.isBool()) return py::bool_(value.toBool());
-    if (value.isDouble()) return py::float_(value.toDouble());
-    if (value.isString()) return py::str(value.toStringRef());
-    return py::cast(value.toDevice());
+    return torch::jit::toPyObject(value);
   }
 
  private:
-  static py::object number(const Number& value) {
-    switch (value.kind) {
-      case Number::Kind::boolean:
-        return py::bool_(value.integer != 0);
-      case Number::Kind::integer:
-        return py::int_(value.integer);
-      case Number::Kind::real:
-        return py::float_(value.real);
-      default:
-        return py::cast(std::complex<double>(value.real, value.imaginary));
-    }
-  }
+  static py::object number(const Number& value) { return torch::jit::toPyObject(value.scalar()); }
   static py::object device_tensor(size_t slot, int dtype, at::IntArrayRef sizes, at::IntArrayRef strides, int flags) {
     int64_t step = 1, numel = c10::multiply_integers(sizes);
     bool contiguous = true;
@@ -267,6 +241,13 @@ void load_again_with(py::object function) {
   };
 }
 
+void count_flops_with(py::object function) {
+  auto* kept = new py::object(std::move(function)); // never freed: the last op may be while the interpreter ends
+  set_flops_of([kept](const std::string& op, const AllSizes& in, const AllSizes& out, bool transposed) {
+    return Py_IsInitialized() ? in_python([&] { return (*kept)(op, in, out, transposed).cast<double>(); }) : 0.0;
+  });
+}
+
 py::object* first_use = nullptr; // never freed
 
 void call_first_use() {
@@ -277,15 +258,6 @@ void call_first_use() {
   } catch (const py::error_already_set& error) {
     throw Error(BRINGUP_ERROR, std::string("bringup could not register its kernels: ") + error.what());
   }
-}
-
-std::map<std::string, uint64_t> cache_info() {
-  const KernelCacheInfo info = kernel_cache_info();
-  return {{"entries", info.entries},
-          {"hits", info.hits},
-          {"misses", info.misses},
-          {"plans", info.plans},
-          {"refused", info.refused}};
 }
 
 } // namespace
@@ -346,17 +318,14 @@ void bind_kernels(py::module_& module) {
         return std::make_tuple(state.seed, state.offset, state.captured);
       },
       py::arg("device"), py::arg("generator") = py::none());
-  module.def(
-      "fill_random",
-      [](const at::Tensor& self, int what, uint64_t seed, uint64_t offset, double a, double b, int64_t low,
-         uint64_t range) {
-        py::gil_scoped_release no_gil;
-        fill_random(self, {static_cast<Drawing::What>(what), {seed, offset}, a, b, low, range});
-      },
-      py::arg("tensor"), py::arg("what"), py::arg("seed"), py::arg("offset"), py::arg("a") = 0, py::arg("b") = 0,
-      py::arg("low") = 0, py::arg("range") = 0);
+  module.def("philox", [](uint64_t seed, uint64_t offset, uint64_t begin, uint64_t count) {
+    const py::bytes words(nullptr, count * sizeof(uint32_t));
+    philox_u32(seed, offset, begin, count, reinterpret_cast<uint32_t*>(PyBytes_AS_STRING(words.ptr())));
+    return words;
+  });
   module.def("set_kernel_resolver", &resolve_with);
   module.def("ask_about_fallbacks", &ask_about_fallbacks);
+  module.def("count_flops_with", &count_flops_with);
   module.def("before_first_use", [](py::object function) {
     first_use = new py::object(std::move(function));
     FirstUse::get().set(&call_first_use);
@@ -378,7 +347,7 @@ void bind_kernels(py::module_& module) {
     call.read(ArgumentRules(op_record(found.schema())), &stack);
     return call.words().vec();
   });
-  module.def("kernel_cache_info", &cache_info);
+  module.def("kernel_cache_info", &kernel_cache_info);
   module.def("kernel_cache_clear", &kernel_cache_clear);
   module.def("relayouts", [] { return std::make_pair(moves_so_far().count.load(), moves_so_far().bytes.load()); });
 }

@@ -10,7 +10,6 @@
 #include "pytorch/allocator.h"
 #include "pytorch/context.h"
 #include "pytorch/generator.h"
-#include "pytorch/host_allocator.h"
 
 namespace py = pybind11;
 
@@ -32,40 +31,26 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 // The error that torch raises has them as its cause, with file and line; those that end a program (KeyboardInterrupt,
 // SystemExit) stay what they are. Where there is no device at all, the cause is what went wrong at activation.
 
-// Throws where Python knows the cause: a driver method failed on this thread with this text, or no device exists. Where
-// memory ran out Python says what holds it.
+// bringup/torch_device/errors.py knows what the error becomes: an exception, thrown here, or a text that may be longer.
 void raise_with_cause(Error& error) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   try {
-    py::object raised;
-    // A driver without a device, or none that could be activated.
-    if (error.status == BRINGUP_ABSENT && Registry::get().device_count() == 0) {
-      raised = py::module_::import("bringup.driver.in_use").attr("absent_error")();
-    } else {
-      const py::object cause = py::module_::import("bringup.driver.adapter").attr("take_exception")(error.what());
-      if (cause.is_none()) {
-        if (error.status != BRINGUP_OUT_OF_MEMORY) return;
-        const auto memory = py::module_::import("bringup.torch_device.memory");
-        error = Error(error.status, memory.attr("out_of_memory_message")(error.what()).cast<std::string>());
-        return;
+    const py::cpp_function plain([&] {
+      try {
+        raise_without_cause(error);
+      } catch (...) {
+        torch::translate_exception_to_python(std::current_exception());
       }
-      raised = cause;
-      if (PyErr_GivenExceptionMatches(cause.ptr(), PyExc_Exception)) {
-        if (error.status == BRINGUP_DEVICE_LOST) { // torch's translation of this one crashed
-          raised = py::module_::import("torch").attr("AcceleratorError")(error.what());
-        } else {
-          try {
-            raise_without_cause(error);
-          } catch (...) {
-            torch::translate_exception_to_python(std::current_exception());
-          }
-          raised = py::error_already_set().value();
-        }
-        PyException_SetCause(raised.ptr(), py::object(cause).release().ptr());
-      }
+      return py::error_already_set().value();
+    });
+    const py::object told = py::module_::import("bringup.torch_device.errors")
+                                .attr("told")(static_cast<int>(error.status), error.what(), plain);
+    if (py::isinstance<py::str>(told)) {
+      error = Error(error.status, told.cast<std::string>());
+      return;
     }
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(told.ptr())), told.ptr());
   } catch (py::error_already_set& failure) { // while the interpreter goes down: the text is all there is
     failure.discard_as_unraisable("the cause of a driver's error");
     return;

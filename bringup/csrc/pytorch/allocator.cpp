@@ -115,13 +115,13 @@ c10::intrusive_ptr<c10::StorageImpl> make_storage(c10::StorageImpl::use_byte_siz
 }
 
 void tell_observers(const Block& block, void (WorkObserver::*what)(Device&, const Block&)) {
-  WorkObserver::tell(what, static_cast<Device&>(CachingAllocator::owner(&block).backend()), block);
+  WorkObserver::tell(what, static_cast<Device&>(block.owner->backend()), block);
 }
 
 void delete_block(void* context) {
   if (context == nullptr) return;
   auto* block = static_cast<Block*>(context);
-  CachingAllocator& owner = CachingAllocator::owner(block);
+  CachingAllocator& owner = *block->owner;
   // At exit and in a forked child nothing is given back: the driver may be gone, and the lock may be held for ever. Of
   // a lost device only the books are kept: it can be reset once nothing is held.
   auto& device = static_cast<Device&>(owner.backend());
@@ -257,7 +257,7 @@ struct RedirectingAllocator final : c10::Allocator {
         device.memory().free(block);
         throw Error(BRINGUP_ERROR, device.label() + ": its stream cannot be waited for");
       }
-      void* bytes = reinterpret_cast<void*>(CachingAllocator::address(block) + device.spec().host_offset);
+      void* bytes = reinterpret_cast<void*>(block->address + device.spec().host_offset);
       redirected_blocks().insert(bytes, block);
       tell_observers(*block, &WorkObserver::allocated);
       return c10::DataPtr(bytes, bytes, &delete_redirected_block, c10::Device(c10::kCPU));
@@ -283,7 +283,7 @@ c10::Storage adopt(const c10::Storage& cpu_storage, c10::DeviceIndex index) {
   const size_t nbytes = from->nbytes();
   c10::DataPtr data = from->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
   Block* block = redirected_blocks().take(data.release_context());
-  c10::DataPtr device_data(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block,
+  c10::DataPtr device_data(reinterpret_cast<void*>(block->address), block, &delete_block,
                            c10::Device(kDeviceType, index));
   return c10::Storage(make_storage(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(nbytes),
                                    std::move(device_data), &torch_allocator(), /*resizable=*/true));
@@ -306,7 +306,7 @@ bringup_placement placement_of(c10::StorageImpl* storage) {
   // A blob over memory of ours (pickling, DLPack): only the start of an allocation says where the rest lies.
   const auto address = reinterpret_cast<uint64_t>(storage->data());
   const Block* block = device.memory().find(address);
-  TORCH_CHECK_NOT_IMPLEMENTED(block && CachingAllocator::address(block) == address, device.label(),
+  TORCH_CHECK_NOT_IMPLEMENTED(block && block->address == address, device.label(),
                               " has partitioned memory: a tensor over the address ", storage->data(),
                               ", which is not the start of an allocation, cannot be used");
   return block->placement;
@@ -323,14 +323,14 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t nbytes, const bringup_pl
         device.memory().allocate(device.physical_bytes(nbytes, wanted), device.memory_pool(current_stream(index)));
     block->placement = wanted;
     tell_observers(*block, &WorkObserver::allocated);
-    return c10::DataPtr(reinterpret_cast<void*>(CachingAllocator::address(block)), block, &delete_block, torch_device);
+    return c10::DataPtr(reinterpret_cast<void*>(block->address), block, &delete_block, torch_device);
   });
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   if (data.get_deleter() != &delete_block || data.get_context() == nullptr) return; // empty, or memory we do not own
   auto* block = static_cast<Block*>(data.get_context());
-  CachingAllocator& owner = CachingAllocator::owner(block);
+  CachingAllocator& owner = *block->owner;
   auto& device = static_cast<Device&>(owner.backend());
   TORCH_CHECK(device.index == stream.device_index(), "record_stream: the tensor is on ", device.label(),
               " and the stream belongs to device ", static_cast<int>(stream.device_index()));

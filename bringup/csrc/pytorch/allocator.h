@@ -1,4 +1,4 @@
-// Device memory as torch sees it: the c10 allocator, our StorageImpl, and CPU aliases of host-visible storages.
+// Memory as torch sees it: the c10 allocator, our StorageImpl, CPU aliases of host-visible storages, pinned memory.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -76,5 +76,16 @@ class RedirectCpuAllocator {
 // If the storage was allocated under a redirection: its memory as a device storage (the CPU storage is left empty).
 c10::Storage adopt(const c10::Storage& cpu_storage, c10::DeviceIndex index);
 bool is_redirected(const c10::Storage& cpu_storage);
+
+// ---- pinned host memory ----
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* pointer);
+// Host memory of the user's own, pinned by the device's driver until it is taken back. The caller keeps it alive.
+void register_host_memory(Device& device, void* pointer, uint64_t nbytes, uint32_t flags);
+void unregister_host_memory(void* pointer); // waits for all devices of the driver
+// The pinned block is in use by work queued on the stream: it is not reused before that work is done. False if the
+// memory is not a block of this allocator (a NumPy array over pinned memory): then the caller must wait. Registered
+// memory stays until it is taken back.
+bool record_pinned(const c10::DataPtr& data, const c10::Stream& stream);
 
 } // namespace bringup

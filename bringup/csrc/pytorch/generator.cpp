@@ -26,14 +26,18 @@ std::shared_ptr<RandomSource> GeneratorImpl::source() const {
   return source_;
 }
 
+void GeneratorImpl::refuse_capture(const char* what) const {
+  if (const auto captured = recording())
+    translated([&] { captured->fail(what + std::string(" cannot be set inside a capture")); });
+}
+
 void GeneratorImpl::set_current_seed(uint64_t seed) {
-  if (const auto captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
+  refuse_capture("a seed");
   source()->set({seed, 0});
 }
 void GeneratorImpl::set_offset(uint64_t offset) {
   TORCH_CHECK_VALUE(offset % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", offset);
-  if (const auto captured = recording())
-    translated([&] { captured->fail("an offset cannot be set inside a capture"); });
+  refuse_capture("an offset");
   source()->set_offset(offset);
 }
 uint64_t GeneratorImpl::get_offset() const { return source()->get().offset; }
@@ -51,7 +55,7 @@ void GeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   uint64_t words[2];
   std::memcpy(words, new_state.data(), kStateBytes);
   TORCH_CHECK_VALUE(words[1] % kOffsetStep == 0, "the offset of a Philox generator is a multiple of 4, got ", words[1]);
-  if (const auto captured = recording()) translated([&] { captured->fail("a seed cannot be set inside a capture"); });
+  refuse_capture("a seed");
   source()->set({words[0], words[1]});
 }
 

@@ -33,6 +33,7 @@ struct GeneratorImpl final : c10::GeneratorImpl {
 
  private:
   std::shared_ptr<Recording> recording() const; // of the stream that this thread uses
+  void refuse_capture(const char* what) const;
   std::shared_ptr<RandomSource> source() const;
   GeneratorImpl* clone_impl() const override;
   mutable std::mutex swapping_; // torch holds mutex_ around some of its calls, and around others it does not

@@ -4,7 +4,6 @@
 #include "pytorch/allocator.h"
 #include "pytorch/context.h"
 #include "pytorch/generator.h"
-#include "pytorch/host_allocator.h"
 
 namespace bringup {
 namespace {

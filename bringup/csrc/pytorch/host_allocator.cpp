@@ -1,5 +1,5 @@
 // Pinned host memory: torch's caching host allocator over the driver's own, or aligned pages.
-#include "pytorch/host_allocator.h"
+#include "pytorch/allocator.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>

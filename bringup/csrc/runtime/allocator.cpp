@@ -25,6 +25,8 @@ constexpr uint64_t kMaxRequest = 1ull << 62; // beyond it rounding could overflo
 // Bounded: there may always be one.
 constexpr auto kPatience = std::chrono::milliseconds(200);
 
+} // namespace
+
 // An event of the driver that holds a block back. Shared: several threads may query it at the same time; the last one
 // destroys it, never under the mutex.
 struct PendingEvent {
@@ -49,8 +51,6 @@ struct PendingEvent {
   std::atomic<bool> done{false};
 };
 using PendingEvents = std::vector<std::shared_ptr<PendingEvent>>;
-
-} // namespace
 
 struct CachingAllocator::State {
   State(MemoryBackend& backend, CachingAllocator* owner) : backend(backend), pool(owner) {}

@@ -39,8 +39,8 @@ struct Block {
   uint64_t address = 0;
   uint64_t size = 0; // rounded bytes
   int32_t stream = 0;
-  CachingAllocator* owner = nullptr;
-  bringup_placement placement{}; // the user's: how the block's bytes lie over the partitions
+  CachingAllocator* owner = nullptr; // deleters get only the block
+  bringup_placement placement{};     // the user's: how the block's bytes lie over the partitions
 };
 
 struct Stat {
@@ -87,10 +87,6 @@ class CachingAllocator {
   // The block is also used by work queued on `stream`: after free() it is not reused before that work is done.
   void record_stream(Block* block, int32_t stream);
 
-  static uint64_t address(const Block* block) { return block->address; }
-  static uint64_t size(const Block* block) { return block->size; }
-  static int32_t stream(const Block* block) { return block->stream; }
-  static CachingAllocator& owner(const Block* block) { return *block->owner; } // deleters get only the block
   MemoryBackend& backend();
   // The block that contains an address, live or cached, or nullptr. Read its fields only if you know that it is live.
   Block* find(uint64_t address);

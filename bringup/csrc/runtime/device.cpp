@@ -12,14 +12,10 @@
 
 namespace bringup {
 
-namespace {
-
 uint64_t host_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-
-} // namespace
 
 // ---- Driver ----
 
@@ -36,11 +32,13 @@ Driver::Driver(const bringup_driver* table, std::string driver_name, bool says_w
            " is needed for the five required functions");
   std::memset(&api, 0, sizeof(api));
   std::memcpy(&api, table, std::min<size_t>(table->struct_size, sizeof(api)));
-  if (!api.device_count) refuse("the required function device_count is missing");
-  if (!api.open) refuse("the required function open is missing");
-  if (!api.alloc) refuse("the required function alloc is missing");
-  if (!api.free) refuse("the required function free is missing");
-  if (!api.copy) refuse("the required function copy is missing");
+  const std::pair<const char*, bool> required_functions[] = {{"device_count", api.device_count},
+                                                             {"open", api.open},
+                                                             {"alloc", api.alloc},
+                                                             {"free", api.free},
+                                                             {"copy", api.copy}};
+  for (const auto& [function, there] : required_functions)
+    if (!there) refuse(std::string("the required function ") + function + " is missing");
   asynchronous = api.stream_create && api.stream_destroy && api.event_record && api.event_query && api.event_wait &&
                  api.event_elapsed && api.event_destroy;
   kernels = api.load && api.launch;

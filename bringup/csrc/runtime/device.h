@@ -86,6 +86,8 @@ struct Event {
 
 class Device;
 
+uint64_t host_nanoseconds(); // of a clock that never goes back
+
 // A kernel that a driver has loaded, or a function of its library, and what a launch says of it. It lives as long as
 // the process.
 struct LoadedKernel {
@@ -365,10 +367,9 @@ class FirstUse {
  private:
   void run();
   std::atomic<bool> done_{true};
-  std::mutex mutex_; // of what follows
-  std::condition_variable ended_;
+  std::mutex mutex_;
   void (*hook_)() = nullptr;
-  std::thread::id runner_; // nobody, or the thread that is inside the hook: it may open devices
+  std::atomic<std::thread::id> runner_{}; // nobody, or the thread that is inside the hook: it may open devices
 };
 
 } // namespace bringup

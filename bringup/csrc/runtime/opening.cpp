@@ -20,27 +20,19 @@ void FirstUse::set(void (*hook)()) {
 }
 
 void FirstUse::run() {
-  {
-    Blocking blocking;
-    std::unique_lock lock(mutex_);
-    if (runner_ == std::this_thread::get_id()) return;
-    ended_.wait(lock, [&] { return runner_ == std::thread::id(); });
-    if (done_) return;
-    runner_ = std::this_thread::get_id();
-  }
-  auto end = [&](bool done) {
-    std::lock_guard lock(mutex_);
-    runner_ = {};
-    done_.store(done, std::memory_order_release);
-    ended_.notify_all();
-  };
+  if (runner_.load() == std::this_thread::get_id()) return;
+  Blocking blocking; // around the mutex, which is held while the hook runs: nobody waits for it with the GIL in hand
+  std::lock_guard lock(mutex_);
+  if (done_) return;
+  runner_ = std::this_thread::get_id();
   try {
     hook_();
   } catch (...) {
-    end(false);
+    runner_ = std::thread::id();
     throw;
   }
-  end(true);
+  runner_ = std::thread::id();
+  done_.store(true, std::memory_order_release);
 }
 
 // ---- Device: opening ----
@@ -141,27 +133,27 @@ void Device::open_slow() {
   std::memset(&spec, 0, sizeof(spec));
   spec.struct_size = sizeof(spec);
   std::optional<Error> failure;
-  std::string complaint;
+  auto complain = [&](const std::string& what) {
+    failure = Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": open reported " + what);
+  };
   try {
     driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
-  } catch (const Error& error) {
-    failure = error;
-  }
-  if (!failure) {
     if (spec.alignment == 0) spec.alignment = 64;
     if (spec.partitions == 0) spec.partitions = 1;
     if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places
-    if (spec.memory_bytes == 0) complaint = "open reported a device with 0 bytes of memory";
+    if (spec.memory_bytes == 0) complain("a device with 0 bytes of memory");
     if (spec.alignment & (spec.alignment - 1))
-      complaint = "open reported an alignment of " + std::to_string(spec.alignment) + ", which is no power of two";
+      complain("an alignment of " + std::to_string(spec.alignment) + ", which is no power of two");
     if (spec.host_library && !spec.host_visible)
-      complaint = "open reported host_library without host_visible: CPU kernels cannot reach its memory";
+      complain("host_library without host_visible: CPU kernels cannot reach its memory");
     const auto& placement = spec.default_placement;
     if (spec.partitions > 1 && placement.kind == BRINGUP_SHARD && placement.block % 8)
-      complaint = "open reported a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8";
+      complain("a shard block of " + std::to_string(placement.block) + " bytes, not a multiple of 8");
+  } catch (const Error& error) {
+    failure = error;
   }
   lock.lock();
-  if (!failure && complaint.empty()) {
+  if (!failure) {
     spec.name[sizeof(spec.name) - 1] = '\0';
     spec_ = spec;
     state_.store(State::open, std::memory_order_release);
@@ -171,7 +163,6 @@ void Device::open_slow() {
   opened_.notify_all();
   lock.unlock();
   if (failure) throw *failure;
-  if (!complaint.empty()) throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": " + complaint);
 }
 
 } // namespace bringup

@@ -1,4 +1,4 @@
-"""Random ops of every device: their arguments are checked here, and the core writes the numbers (csrc/aten/random.h).
+"""Random ops of every device: their arguments are checked here, and host_draws.py makes the numbers.
 
 Where a device compiles kernels, those of random_numbers.py come first: the numbers are the same.
 """
@@ -7,30 +7,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from enum import IntEnum
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bringup.lowering.composed import composed_everywhere
+from bringup.lowering.ops import host_draws
+from bringup.lowering.ops.host_draws import Array, Draws
 from bringup.lowering.ops.random_numbers import integer_limit
 from bringup.lowering.scalar_types import BY_NAME
 
 _Generator = torch.Generator | None
-
-
-class Draw(IntEnum):
-    """What the core can draw: ``Drawing::What`` of csrc/aten/random.h."""
-
-    WORD = 0
-    COIN = 1
-    INTEGER = 2
-    UNIFORM = 3
-    NORMAL = 4
-    EXPONENTIAL = 5
-    CAUCHY = 6
-    GEOMETRIC = 7
 
 
 def _key(self: Tensor, generator: _Generator) -> tuple[int, int]:
@@ -43,19 +33,18 @@ def _key(self: Tensor, generator: _Generator) -> tuple[int, int]:
     return _C.reserve_draw(self.device.index, generator)[:2]
 
 
-def _draw(
-    self: Tensor,
-    what: Draw,
-    generator: _Generator,
-    a: float = 0.0,
-    b: float = 0.0,
-    low: int = 0,
-    range: int = 0,
-) -> Tensor:
-    from bringup import _C
+def _draw(self: Tensor, generator: _Generator, value: Callable[[Draws], Array | Tensor]) -> Tensor:
+    return host_draws.fill(self, _key(self, generator), value)
 
-    _C.fill_random(self, what, *_key(self, generator), a, b, low, range)
-    return self
+
+def _normal(self: Tensor, generator: _Generator, mean: float, std: float) -> Tensor:
+    def value(draws: Draws) -> Array:
+        unit = host_draws.normal(draws, self.dtype)
+        if mean == 0 and std == 1:
+            return unit
+        return unit * unit.dtype.type(std) + unit.dtype.type(mean)
+
+    return _draw(self, generator, value)
 
 
 def _check(condition: bool, message: str) -> None:
@@ -83,7 +72,9 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: _G
         return self
     if not self.is_floating_point():
         _not_implemented("uniform_", self)
-    return _draw(self, Draw.UNIFORM, generator, low, high)
+    return _draw(
+        self, generator, lambda draws: host_draws.between(host_draws.uniform(draws, self.dtype), self.dtype, low, high)
+    )
 
 
 @composed_everywhere("aten::normal_")
@@ -91,11 +82,11 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: _Ge
     """Bell-shaped around a mean."""
     _check(std >= 0, f"normal expects std >= 0.0, but found std {std:g}")
     if self.is_complex():  # real and imaginary part share the variance, and each has the mean
-        _draw(torch.view_as_real(self), Draw.NORMAL, generator, mean, std / math.sqrt(2.0))
+        _normal(torch.view_as_real(self), generator, mean, std / math.sqrt(2.0))
         return self
     if not self.is_floating_point():
         _not_implemented("normal_", self)
-    return _draw(self, Draw.NORMAL, generator, mean, std)
+    return _normal(self, generator, mean, std)
 
 
 @composed_everywhere("aten::log_normal_")
@@ -104,7 +95,7 @@ def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator:
     _check(std > 0, f"log_normal_ expects std > 0.0, but found std={std:g}")
     if not self.is_floating_point():
         _not_implemented("normal_", self)
-    return _draw(self, Draw.NORMAL, generator, mean, std).exp_()
+    return _normal(self, generator, mean, std).exp_()
 
 
 @composed_everywhere("aten::exponential_")
@@ -113,7 +104,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: _Generator = No
     _check(lambd > 0, f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
     if not self.is_floating_point():
         _not_implemented("exponential_", self)
-    return _draw(self, Draw.EXPONENTIAL, generator, lambd)
+    return _draw(self, generator, lambda draws: host_draws.exponential(draws, self.dtype).astype(np.float64) / lambd)
 
 
 @composed_everywhere("aten::cauchy_")
@@ -125,7 +116,7 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator:
         "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you "
         f"specified {self.dtype}",
     )
-    return _draw(self, Draw.CAUCHY, generator, median, sigma)
+    return _draw(self, generator, lambda draws: median + sigma * np.tan(math.pi * (host_draws.inside(draws) - 0.5)))
 
 
 @composed_everywhere("aten::geometric_")
@@ -134,7 +125,7 @@ def geometric_(self: Tensor, p: float, *, generator: _Generator = None) -> Tenso
     _check(0 < p < 1, f"geometric_ expects p to be in (0, 1), but got p={p:g}")
     if self.is_complex() or self.dtype == torch.bool:
         _not_implemented("geometric_", self)
-    return _draw(self, Draw.GEOMETRIC, generator, p)
+    return _draw(self, generator, lambda draws: np.ceil(np.log(host_draws.inside(draws)) / math.log1p(-p)))
 
 
 # ---- integers ----
@@ -165,7 +156,7 @@ def _check_bound(bound: int, name: str, dtype: torch.dtype) -> None:
 def _integers(self: Tensor, low: int, end: int, generator: _Generator) -> Tensor:
     if self.is_complex():
         _not_implemented("random_", self)
-    return _draw(self, Draw.INTEGER, generator, low=low, range=(end - low) % (1 << 64))
+    return _draw(self, generator, lambda draws: host_draws.integers(draws, low, (end - low) % (1 << 64)))
 
 
 @composed_everywhere("aten::random_")
@@ -201,21 +192,20 @@ def random_to(self: Tensor, to: int, *, generator: _Generator = None) -> Tensor:
 def bernoulli_float(self: Tensor, p: float = 0.5, *, generator: _Generator = None) -> Tensor:
     """1 with one probability everywhere."""
     _check(0 <= p <= 1, f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
-    return _draw(self, Draw.COIN, generator, p)
+    return _draw(self, generator, lambda draws: host_draws.below(draws, p))
 
 
 @composed_everywhere("aten::bernoulli_.Tensor")
 def bernoulli_tensor(self: Tensor, p: Tensor, *, generator: _Generator = None) -> Tensor:
     """1 with a probability of its own for each element."""
-    from bringup import _C
-
     _check(p.is_floating_point(), f"expected probabilities tensor to have floating type, got {p.dtype}")
     key = _key(self, generator)
     chances = p.to("cpu", torch.float64).expand(self.shape)
     inside = bool(((chances >= 0) & (chances <= 1)).all())
     _check(inside, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
-    words = torch.empty(self.shape, dtype=torch.int64)
-    _C.fill_random(words, Draw.WORD, *key)
+    words = host_draws.fill(
+        torch.empty(self.shape, dtype=torch.int64, device="cpu"), key, lambda draws: draws.words().astype(np.int64)
+    )
     return self.copy_(words < chances * 2.0**32)
 
 

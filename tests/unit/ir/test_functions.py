@@ -87,10 +87,10 @@ def test_philox_draws_like_the_core(tmp_path):
     command = ["g++", "-std=c++20", "-O1", "-DBRINGUP_SIMD=", "-fPIC", "-shared", *includes]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     core = ctypes.CDLL(str(library))
-    for bits, name in ((32, "u32"), (64, "u64")):
-        begin = 2**34 - 5
-        out = np.empty(17, f"u{bits // 8}")
-        arguments = [ctypes.c_uint64(v) for v in (2**63 + 12345, 9, begin, out.size)]
-        getattr(core, name)(*arguments, ctypes.c_void_p(out.ctypes.data))
-        counters = np.uint64(begin) + np.arange(out.size, dtype=np.uint64)
-        assert np.array_equal(philox(np.uint64(2**63 + 12345), np.uint64(9), counters, bits), out)
+    key, begin = (2**63 + 12345, 9), 2**34 - 4
+    out = np.empty(34, np.uint32)
+    core.u32(*(ctypes.c_uint64(v) for v in (*key, 2 * begin, out.size)), ctypes.c_void_p(out.ctypes.data))
+    for bits, drawn in ((32, out), (64, out.view(np.uint64))):
+        first = 2 * begin if bits == 32 else begin
+        counters = np.uint64(first) + np.arange(drawn.size, dtype=np.uint64)
+        assert np.array_equal(philox(np.uint64(key[0]), np.uint64(key[1]), counters, bits), drawn)
