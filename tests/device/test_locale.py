@@ -38,5 +38,7 @@ bringup.export(model.to("sim"), (x,), out="model.bup")
 def test_the_command_prints_in_it() -> None:
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(ROOT)}
     for words in (["--help"], ["contract"], ["contract", "--full"], ["diagnose"]):
-        done = subprocess.run([sys.executable, "-m", "bringup", *words], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "bringup", *words], env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr

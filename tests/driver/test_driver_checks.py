@@ -26,7 +26,8 @@ def passed(results: list[CheckResult]) -> set[str]:
 
 
 REQUIRED_CHECKS = {
-    "device_count", "groups", "torch_name", "open_spec", "bad_device", "alloc_alignment", "alloc_distinct", "alloc_zero",
+    "device_count", "groups", "torch_name", "open_spec", "bad_device", "alloc_alignment", "alloc_distinct",
+    "alloc_zero",
     "out_of_memory", "free_returns_memory", "free_any_order", "copy_round_trip", "copy_nothing",
     "copy_device_to_device", "every_device", "eight_threads",
 }  # fmt: skip
