@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib.util
+import io
 import json
 import os
 import re
@@ -33,6 +34,9 @@ def main() -> None:
     if not (importlib.util.find_spec("typer") and importlib.util.find_spec("rich")):
         print(_EXTRAS, file=sys.stderr)
         sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # our texts hold signs that not every locale has
     app()()
 
 
@@ -311,7 +315,9 @@ def _check_driver(driver: Driver, index: int, timeout: float, json_file: str | N
     print(f"{driver.name}: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
     if json_file:
         rows = [dataclasses.asdict(result) for result in results]
-        Path(json_file).write_text(json.dumps({"driver": driver.name, "results": rows}, indent=1) + "\n")
+        Path(json_file).write_text(
+            json.dumps({"driver": driver.name, "results": rows}, indent=1) + "\n", encoding="utf-8"
+        )
         print(f"written: {json_file}")
     if counts["fail"]:
         return 1

@@ -26,6 +26,9 @@ DEVICE_LOST = 7
 class DriverError(RuntimeError):
     """A driver that breaks the contract; the message names the driver, the file or method, and what is wrong."""
 
+    #: What PyTorch would have called its devices, where that was known already.
+    device_name = ""
+
 
 class PlacementStruct(ctypes.Structure):
     """bringup_placement"""

@@ -24,10 +24,15 @@ class ActiveDriver:
     driver: Driver
     first: int
     count: int
+    #: What device_count() raised; there is no device then.
+    count_error: BaseException | None = None
 
     def absence(self) -> str:
         """Why there is no device, in the driver's own words."""
-        return f"no {self.name} device: {self.driver.absent_reason()}"
+        error = self.count_error
+        if error is None:
+            return f"no {self.name} device: {self.driver.absent_reason()}"
+        return f"no {self.name} device: device_count() failed: {type(error).__name__}: {error}"
 
 
 @dataclass
@@ -38,6 +43,7 @@ class Activation:
     chosen: tuple[DriverLike, ...] | None = None  # by activate()
     found: list[Driver] | None = None  # what `chosen` names, until it is active
     asked: tuple[DriverLike, ...] = ()  # what led to `active`
+    refused: tuple[str, ...] = ()  # what PyTorch would call the devices of `found`, if activation failed
     active: tuple[ActiveDriver, ...] = ()
     device_type: str = ""
     reason: str = ""  # why these and no others
@@ -70,7 +76,7 @@ def activation_error() -> BaseException | None:
 def absent_error() -> RuntimeError:
     """The error for a use of the device type where no driver in use has a device."""
     error = RuntimeError("; ".join(driver.absence() for driver in state.active))
-    error.__cause__ = state.error
+    error.__cause__ = state.error or next((one.count_error for one in state.active if one.count_error), None)
     return error
 
 

@@ -203,7 +203,7 @@ def _class_in(module: ModuleType, where: str) -> type[Driver]:
     if len(own) == 1:
         return own[0]
     what = "several drivers, none of them called Driver" if own else "no class Driver that derives from bringup.Driver"
-    raise DriverError(f"driver '{where}': {module.__name__} has {what}")
+    raise DriverError(f"driver '{where}' has {what}")
 
 
 def _instance(driver_class: object, name: str) -> Driver:
@@ -214,4 +214,6 @@ def _instance(driver_class: object, name: str) -> Driver:
     try:
         return driver_class()
     except Exception as error:
-        raise DriverError(f"driver '{name}' cannot be made: {type(error).__name__}: {error}") from error
+        refusal = DriverError(f"driver '{name}' cannot be made: {type(error).__name__}: {error}")
+        refusal.device_name = driver_class.device_name or driver_class.name
+        raise refusal from error

@@ -180,6 +180,8 @@ def encode(value: bool | int | float, dtype: DType) -> int:
         if not dtype.low <= value <= dtype.high or int(value) != value:
             raise NoSuchNumber(f"{value!r} is no {dtype.name}: {dtype.low} … {dtype.high} are")
         return int(value) & ((1 << dtype.bits) - 1)
+    if not isinstance(value, (int, float, np.generic)):  # NumPy takes None for NaN
+        raise TypeError(f"{value!r} is neither a number nor an expression")
     if value != value:
         value = float("nan")  # NumPy keeps the sign of a NaN, and -nan would be a second constant
     with np.errstate(over="ignore"):

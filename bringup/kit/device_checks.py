@@ -71,7 +71,9 @@ def main_device(level: str, driver: str, index: int, json_file: str | None) -> i
     print(f"{driver}, {level}: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
     if json_file:
         rows = [dataclasses.asdict(result) for result in results]
-        Path(json_file).write_text(json.dumps({"driver": driver, "level": level, "results": rows}, indent=1) + "\n")
+        Path(json_file).write_text(
+            json.dumps({"driver": driver, "level": level, "results": rows}, indent=1) + "\n", encoding="utf-8"
+        )
         print(f"written: {json_file}")
     if counts["fail"]:
         return 1

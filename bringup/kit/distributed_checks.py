@@ -199,7 +199,7 @@ def run_distributed_checks(driver: str, index: int, timeout: float) -> list[Chec
             env = {**os.environ, "BRINGUP_DRIVERS": driver, "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
             output = Path(folder) / f"output{rank}"
             outputs.append(output)
-            with output.open("w") as file:
+            with output.open("w", encoding="utf-8") as file:
                 command = [sys.executable, "-W", "ignore", "-c", code]
                 processes.append(subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT))
         end = time.monotonic() + timeout * len(CHECKS)
@@ -209,7 +209,7 @@ def run_distributed_checks(driver: str, index: int, timeout: float) -> list[Chec
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        texts = [output.read_text() for output in outputs]
+        texts = [output.read_text(encoding="utf-8") for output in outputs]
     found: dict[str, list[tuple[str, float]]] = {}
     for text in texts:
         for line in text.splitlines():
@@ -239,6 +239,6 @@ def main_distributed(driver: str, index: int, timeout: float, json_file: str | N
     if json_file:
         rows = [dataclasses.asdict(result) for result in results]
         text = json.dumps({"driver": driver, "level": "distributed", "results": rows}, indent=1)
-        Path(json_file).write_text(text + "\n")
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
         print(f"written: {json_file}")
     return 1 if failed else 0

@@ -8,7 +8,8 @@ import time
 from itertools import pairwise
 
 from bringup.driver import DTYPES, CopyKind, DeviceSpec, Placement, PlacementKind
-from bringup.kit.driver_checks import NoDevice, Probe, Skip, check, difference, expect, pattern, threads
+from bringup.driver.lookup import check_device_name
+from bringup.kit.driver_checks import NoDevice, Probe, Skip, Wrong, check, difference, expect, pattern, threads
 
 #: Asynchronous methods are useless one by one; so are these.
 _TOGETHER = (
@@ -77,6 +78,15 @@ def groups(probe: Probe) -> None:
         offered = [name for name in group if probe.driver.offers(name)]
         missing = [name for name in group if name not in offered]
         expect(not offered or not missing, f"offers {', '.join(offered)} but not {', '.join(missing)}")
+
+
+@check(needs=("device_count",))
+def torch_name(probe: Probe) -> None:
+    """torch.device() can read the driver's name."""
+    try:
+        check_device_name(probe.driver.device_name or probe.driver.name)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
 
 
 @check(needs=("device_count",))

@@ -35,7 +35,7 @@ def _profiled(device: torch.device, work: Callable[[], Any], memory: bool = Fals
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         found.export_chrome_trace(str(path))
-        return found, json.loads(path.read_text())["traceEvents"]
+        return found, json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 
 def _rows(events: list[Any], *categories: str) -> list[Any]:

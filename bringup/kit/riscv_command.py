@@ -36,7 +36,7 @@ def run(
     device: Annotated[
         list[str] | None, typer.Option(metavar="NAME@ADDRESS", help="gemm@0x10320000, echo@…, compute@…: attach it.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long it may run.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="How long it may run.", min=0.001)] = 60.0,
 ) -> None:
     """Run a program in an emulator: its output, its exit code, and how many instructions it took (on stderr)."""
     from bringup.riscv import GuestError, Program, open_machine

@@ -52,21 +52,21 @@ def compare(place: str, inputs: Sequence[str], devices: int, optimizer: str, sec
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         processes = []
         for rank in range(devices):
-            with open(Path(folder) / f"output{rank}", "w") as output:
+            with open(Path(folder) / f"output{rank}", "w", encoding="utf-8") as output:
                 command = [sys.executable, "-m", "bringup.kit.scale_check", str(rank), *words]
                 processes.append(subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT))
         until = perf_counter() + seconds
         try:
             for rank, process in enumerate(processes):
                 if process.wait(max(1.0, until - perf_counter())):
-                    tail = "\n".join((Path(folder) / f"output{rank}").read_text().splitlines()[-8:])
+                    tail = "\n".join((Path(folder) / f"output{rank}").read_text(encoding="utf-8").splitlines()[-8:])
                     raise CheckFailed(f"process {rank} of {devices} ended with status {process.returncode}\n{tail}")
         except subprocess.TimeoutExpired as error:
             raise CheckFailed(f"the real runs on {devices} processes took longer than {seconds:.0f} s") from error
         finally:
             for process in processes:
                 process.kill()
-        found = json.loads((Path(folder) / "result.json").read_text())
+        found = json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
     cost = Fit({kind: [tuple(point) for point in points] for kind, points in found["collectives"].items()})
     # Processes that share the cores with each other and with what carries the messages hide nothing behind compute.
     overlap = 0.0 if devices >= (os.cpu_count() or 1) else 1.0
@@ -169,7 +169,7 @@ def _main(rank: int, place: str, optimizer: str, devices: int, folder: str, inpu
             plan |= {first: ColwiseParallel(), second: RowwiseParallel()}
         found["tp"] = trained(model, parallelize_module(module, init_device_mesh(kind, (devices,)), plan))
     if rank == 0:
-        (Path(folder) / "result.json").write_text(json.dumps(found))
+        (Path(folder) / "result.json").write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

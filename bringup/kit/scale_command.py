@@ -89,7 +89,7 @@ def scale(
         print("tp: the model has no layers that are split by outputs and then by inputs")
     comparisons = _checked(place, inputs or [], optimizer.value, checked, err)
     if plot is not None:
-        plot.write_text(_chart(place, predictions))
+        plot.write_text(_chart(place, predictions), encoding="utf-8")
         print(f"written: {plot}")
     if as_json is not None:
         found = {
@@ -99,7 +99,7 @@ def scale(
             "predictions": [asdict(one) for one in predictions],
             "checks": [{**asdict(one), "error": one.error} for one in comparisons],
         }
-        as_json.write_text(json.dumps(found, indent=1) + "\n")
+        as_json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(f"written: {as_json}")
 
 

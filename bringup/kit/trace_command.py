@@ -85,7 +85,7 @@ def _merge(paths: list[Path], output: Path) -> None:
         merged = merge_traces(paths)
     except ValueError as error:
         fail("trace", str(error))
-    output.write_text(json.dumps(merged))
+    output.write_text(json.dumps(merged), encoding="utf-8")
     print(f"{output}: {len(paths)} traces, {len(merged['traceEvents'])} events; open it at https://ui.perfetto.dev")
 
 

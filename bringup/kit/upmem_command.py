@@ -95,7 +95,7 @@ def run(
             environment["BRINGUP_UPMEM_EVENTS"] = str(events)
         done = subprocess.run([str(executable), *arguments], env=environment)
         if events.exists() and not done.returncode:
-            _print_report(events.read_text().splitlines())
+            _print_report(events.read_text(encoding="utf-8").splitlines())
     if done.returncode < 0:
         print(f"bringup upmem run: the host program ended by signal {-done.returncode}", file=sys.stderr)
         raise typer.Exit(128 - done.returncode)

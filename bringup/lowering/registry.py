@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from bringup.ir.dtypes import DType, boolean
 from bringup.ir.expr import Expr
 from bringup.lowering.call import Call, NoKernel, Number, Tensor, dense_strides
-from bringup.lowering.definition_check import check_names
+from bringup.lowering.definition_check import check_names, check_overload
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.scalar_types import number_type, opmath, result_type
 from bringup.lowering.untraced import untraced
@@ -151,6 +151,8 @@ def define(
     def register(function: _F) -> _F:
         if not is_ours(function):
             check_names(function)
+            for overload in overloads if kind == "lowering" else ():
+                check_overload(overload, now=bool(LATE))
         for overload in overloads:
             if known := DEFINITIONS.get((overload, kind)):
                 raise ValueError(f"{overload} has two definitions ({kind}): {known.place} and {place}")

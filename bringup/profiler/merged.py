@@ -43,7 +43,7 @@ def merge_traces(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        trace = json.loads(path.read_text())
+        trace = json.loads(path.read_text(encoding="utf-8"))
         events = trace["traceEvents"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(

@@ -83,7 +83,7 @@ def device(name: str | None = None, index: int = 0) -> torch.device:
     _require_active(name)
     found = _state.active[0] if name is None else _active_driver(name)
     if found.count == 0:
-        raise RuntimeError(found.absence())
+        raise RuntimeError(found.absence()) from found.count_error
     if not 0 <= index < found.count:
         raise ValueError(f"{found.name} has {found.count} device(s): there is no index {index}")
     return torch.device(_state.device_type, found.first + index)
@@ -239,9 +239,12 @@ def _register_failure(error: BaseException) -> None:
         return
     _state.error = None  # what is registered asks whether bringup is active
     try:
-        names = error.names[:1] if isinstance(error, SeveralDrivers) else tuple(map(_name_of, _choice()))
-        stems = [os.path.basename(name).split(".")[0] for name in names]
-        _register(torch, [FailedDriver(stems[0] if len(stems) == 1 else SHARED_TYPE, error)])
+        names = error.names[:1] if isinstance(error, SeveralDrivers) else _state.refused
+        if known := getattr(error, "device_name", ""):
+            names = (known,)
+        if not names:  # no class was found: its file may be called as it is
+            names = tuple(os.path.basename(_name_of(driver)).split(".")[0] for driver in _choice())
+        _register(torch, [FailedDriver(names[0] if len(names) == 1 else SHARED_TYPE, error)])
     except (
         Exception
     ) as second:  # no name PyTorch could use, no core for this torch: `error` is reported by bringup.device
@@ -335,12 +338,14 @@ def _activate_now(drivers: Sequence[DriverLike]) -> None:
         _refuse_another_choice(drivers)
         return
     try:
-        _register(torch, _state.found or _find(drivers))
+        found = _state.found or _find(drivers)
+        _state.refused = tuple(driver.device_name or driver.name for driver in found)
+        _register(torch, found)
     except BaseException as error:
         _state.error, _state.found = error, None
         _state.active, _state.device_type = (), ""
         raise
-    _state.asked, _state.found, _state.error = tuple(drivers), None, None
+    _state.asked, _state.found, _state.error, _state.refused = tuple(drivers), None, None, ()
 
 
 def _op_tables(drivers: Sequence[Driver]) -> Tables | None:
@@ -446,7 +451,8 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
         visible = None if isinstance(driver, FailedDriver) else visible_devices(driver.name)
         first, count = _add_driver(core, struct, driver.name, in_python, visible)
         _state.unusable = True  # until the end: the core cannot forget a driver, nor torch a name
-        active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count))
+        failed = adapted(driver).count_error if in_python else None
+        active.append(ActiveDriver(driver.name, driver.device_name or driver.name, driver, first, count, failed))
 
     torch.utils.rename_privateuse1_backend(kind)
     own_ops.define()

@@ -60,7 +60,7 @@ _GCC = (
 @functools.cache
 def calibration() -> dict[str, Any]:
     """The numbers that timing stands on, each with its provenance (``calibration.json``)."""
-    data: dict[str, Any] = json.loads(CALIBRATION.read_text())
+    data: dict[str, Any] = json.loads(CALIBRATION.read_text(encoding="utf-8"))
     return data
 
 
@@ -138,7 +138,7 @@ def timing_blob(program: bytes) -> bytes:
 @functools.cache
 def routine_names() -> list[str]:
     """The routines of the chip's run-time, by number."""
-    return re.findall(r"^BU_ROUTINE\((\w+), \d+\)", (RUNTIME / "routines.h").read_text(), re.MULTILINE)
+    return re.findall(r"^BU_ROUTINE\((\w+), \d+\)", (RUNTIME / "routines.h").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 # ---- weights ----

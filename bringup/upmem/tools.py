@@ -68,7 +68,7 @@ done
 
 
 def _write_script(path: Path, text: str) -> None:
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
 
 

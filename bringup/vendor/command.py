@@ -89,7 +89,7 @@ def check_table(driver: str, json_file: str | None = None) -> int:
     print(f"{len(entries)} entries: {len(results) - failed} passed, {failed} failed")
     if json_file:
         rows = [{"name": name, "status": "fail" if wrong else "pass", "message": wrong} for name, wrong in results]
-        Path(json_file).write_text(json.dumps({"driver": driver, "results": rows}, indent=1) + "\n")
+        Path(json_file).write_text(json.dumps({"driver": driver, "results": rows}, indent=1) + "\n", encoding="utf-8")
         print(f"written: {json_file}")
     return 1 if failed else 0
 

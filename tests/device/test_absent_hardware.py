@@ -102,3 +102,52 @@ assert (x * 2).sum() == 4
 """,
         env={"BRINGUP_DRIVERS": str(file)},
     )
+
+
+HEAP = """
+import ctypes
+import bringup
+
+class Driver(bringup.Driver):
+    name = "heap"
+    def __init__(self): self.buffers = {{}}{init}
+    def device_count(self): {count}
+    def open(self, device): return bringup.DeviceSpec(name="Host heap", memory_bytes=1 << 30, alignment=16)
+    def alloc(self, {alloc}): raise MemoryError
+    def free(self, device, address): pass
+    def copy(self, device, dst, src, nbytes, kind, stream): pass
+"""
+GOOD = {"init": "", "count": "return 1", "alloc": "device, nbytes"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "cause"),
+    [
+        ({"count": "raise OSError('no bus')"}, "no heap device: device_count() failed: OSError: no bus", "OSError"),
+        ({"count": "return '1'"}, "device_count() failed: TypeError: must return an int, not str", "TypeError"),
+        ({"count": "return -1"}, "device_count() failed: ValueError: must return an int from 0", "ValueError"),
+        ({"count": "return 1000"}, "driver 'heap' has 1000 devices", "ValueError"),
+        ({"alloc": "nbytes"}, "Driver.alloc takes (nbytes); it is called as alloc(device, nbytes)", "TypeError"),
+        ({"init": "; open('/dev/heap0')"}, "cannot be made: FileNotFoundError", "DriverError"),
+    ],
+)
+def test_a_driver_that_failed_is_known_by_the_name_in_its_class(run_python, tmp_path, wrong, words, cause) -> None:
+    """Whatever its file is called; torch's own "Expected one of cpu, cuda, …" would hide the reason."""
+    file = tmp_path / "mychip.py"
+    file.write_text(HEAP.format(**{**GOOD, **wrong}))
+    run_python(
+        """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch, bringup, pytest
+words, cause = sys.argv[1:]
+for use in (lambda: torch.ones(1, device="heap"), lambda: torch.nn.Linear(2, 2).to("heap"), bringup.device):
+    with pytest.raises(RuntimeError) as raised:
+        use()
+    assert words in str(raised.value), raised.value
+    assert type(raised.value.__cause__).__name__ == cause, raised.value.__cause__
+""",
+        words,
+        cause,
+        env={"BRINGUP_DRIVERS": str(file)},
+    )

@@ -117,6 +117,10 @@ class SlowCount(Dictmem):
         return 2
 
 
+class UnreadableName(Dictmem):
+    device_name = "my-chip"
+
+
 class WrongSpec(Dictmem):
     def open(self, device: int) -> DeviceSpec:
         return DeviceSpec("x", 1 << 20, alignment=48)

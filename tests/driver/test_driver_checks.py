@@ -26,7 +26,8 @@ def passed(results: list[CheckResult]) -> set[str]:
 
 
 REQUIRED_CHECKS = {
-    "device_count", "groups", "open_spec", "bad_device", "alloc_alignment", "alloc_distinct", "alloc_zero",
+    "device_count", "groups", "torch_name", "open_spec", "bad_device", "alloc_alignment", "alloc_distinct",
+    "alloc_zero",
     "out_of_memory", "free_returns_memory", "free_any_order", "copy_round_trip", "copy_nothing",
     "copy_device_to_device", "every_device", "eight_threads",
 }  # fmt: skip
@@ -133,6 +134,7 @@ def test_the_device_under_test_can_be_chosen() -> None:
         (faulty.GrowingCount, "device_count"),
         (faulty.OpeningCount, "device_count"),
         (faulty.SlowCount, "device_count"),
+        (faulty.UnreadableName, "torch_name"),
         (faulty.WrongSpec, "open_spec"),
         (faulty.NotHostVisible, "host_visible"),
         (faulty.UnalignedAlloc, "alloc_alignment"),

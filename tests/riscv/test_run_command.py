@@ -110,6 +110,8 @@ def test_files_that_are_not_there(project: Path, tmp_path: Path) -> None:
 def test_wrong_options_are_errors_in_words(project: Path) -> None:
     assert "machine 'spike' is none of interpreter, qemu" in run(project, "--machine", "spike").stderr
     assert "--device dma@1 reads unlike gemm@0x10320000" in run(project, "--device", "dma@1").stderr
+    negative = run(project, "--seconds", "-1")
+    assert (negative.returncode, "--seconds" in negative.stderr) == (2, True)
 
 
 def test_a_program_linked_elsewhere_says_where(tmp_path: Path) -> None:

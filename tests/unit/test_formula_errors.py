@@ -72,3 +72,12 @@ def test_an_unknown_reduction_names_the_one_that_was_meant() -> None:
     buffer = k.local(float32, (4,))
     with pytest.raises(ValueError, match="did you mean 'add'"):
         k.store(buffer, (0,), x, combine="sum")
+
+
+def test_nothing_is_not_stored_as_a_number() -> None:
+    k = Call("test::op", Trace(), ()).kernel()
+    buffer = k.local(float32, (4,))
+    with pytest.raises(TypeError, match="None is neither a number nor an expression"):
+        k.store(buffer, (0,), None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="None is neither a number nor an expression"):
+        define(lambda x: x + None)

@@ -102,7 +102,7 @@ class Report:
         """Writes it, as what the name ends in: .html, .json, or text."""
         path = Path(path)
         text = {".html": self.html, ".json": self.json}.get(path.suffix, self.text)()
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return path
 
 

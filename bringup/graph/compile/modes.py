@@ -64,6 +64,6 @@ def write_sources(graph: CompiledGraph | SizedGraph, folder: Path, name: str) ->
         source = text if isinstance(kernel, ForeignKernel) else rendered(kernel, target).source.text
         safe = "".join(c if c.isalnum() or c == "_" else "_" for c in kernel.name)[:60]
         path = folder / f"{name}_{number:02}_{safe}.c"
-        path.write_text("".join(said[text]) + source)
+        path.write_text("".join(said[text]) + source, encoding="utf-8")
         written.append(path)
     return written

@@ -40,7 +40,7 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 @functools.lru_cache(maxsize=1)
 def _own_flags() -> frozenset[str]:
     try:
-        return cpu_flags(Path("/proc/cpuinfo").read_text())
+        return cpu_flags(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
         return frozenset()
 

@@ -48,7 +48,9 @@ class _Vectors(Protocol):
 def _library() -> dict[tuple[str, str, bool], Definition]:
     """Definitions by name, type and whether the form is the scalar one."""
     folder = Path(__file__).parent / "math"
-    found = [definition for path in sorted(folder.glob("*.c")) for definition in parse(path.read_text())]
+    found = [
+        definition for path in sorted(folder.glob("*.c")) for definition in parse(path.read_text(encoding="utf-8"))
+    ]
     table = {}
     for definition in found:
         for scalar in (False, True):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from bringup import formulas
 from bringup.lowering import registry
 from bringup.lowering.registry import DEFINITIONS, LOWERINGS, OUTPUTS, Defined, composed, define, lowering, new_output
 
@@ -113,6 +114,54 @@ def test_an_unknown_reduction_is_an_error_where_it_is_written() -> None:
 
     for function in (in_place, by_keyword, in_an_inner_function, without_a_body):
         assert refused(function).startswith(SUM)
+
+
+FOLD = "sum"
+
+
+def test_a_name_may_stand_in_a_variable() -> None:
+    fold = "sum"
+
+    def of_the_module(call, x):
+        k = call.kernel()
+        k.reduce(4, lambda i: x, FOLD)  # here
+
+    def of_the_enclosing_function(call, x):
+        k = call.kernel()
+        k.reduce(4, lambda i: x, combine=fold)  # here
+
+    def its_own(call, x):
+        k = call.kernel()
+        for fold in ("add", "max"):
+            k.reduce(4, lambda i: x, fold)
+
+    assert refused(of_the_module).startswith(SUM)
+    assert refused(of_the_enclosing_function).startswith(SUM)
+    lowering("test::own_variable")(its_own)
+
+
+def test_an_unknown_formula_is_an_error_where_it_is_written() -> None:
+    def misspelled(call, x):
+        k = call.kernel()
+        k.store(call.outs[0], (0,), formulas.sigmod(x))  # here
+
+    assert "did you mean 'sigmoid'?" in refused(misspelled)
+
+
+@pytest.mark.parametrize(
+    ("overload", "words"),
+    [
+        ("aten::tanhh", "PyTorch has no aten::tanhh: did you mean aten::tanh?"),
+        ("aten::add", "PyTorch has no aten::add: there are aten::add.Scalar, "),
+        ("registry_late::nothing", "registry_late::nothing is not an operator yet: define it"),
+    ],
+)
+def test_a_lowering_of_no_operator_is_refused(overload, words, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "LATE", [lambda names: None])  # a device is open
+    with pytest.raises(ValueError) as raised:
+        lowering(overload)(lambda call, x: None)
+    assert words in str(raised.value)
+    assert overload not in LOWERINGS
 
 
 def test_so_is_an_unknown_way_to_combine() -> None:
