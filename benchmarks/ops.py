@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from op_families import DTYPES, FAMILIES, SIZES, UNMEASURED
-from op_rows import CONSTANTS, Case, cases
+from op_rows import CONSTANTS, Case, cases, rotated
 from recording import commit, record
 from timing import Pair, Side, compare
 
@@ -346,6 +346,8 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     found = list(cases(options.family, options.size or tuple(SIZES), dtypes, options.every))
     if options.only:
         found = [case for case in found if re.search(options.only, case.key)]
+    if options.rotate:
+        found = rotated(found)
     if options.sample:
         found = random.Random(0).sample(found, min(options.sample, len(found)))
     if not found:
@@ -400,6 +402,7 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", default=[], choices=list(DTYPES.values()))
     parser.add_argument("--only", metavar="REGEX", help="rows whose key matches")
     parser.add_argument("--every", action="store_true", help="every shape in every dtype: about twice the rows")
+    parser.add_argument("--rotate", action="store_true", help="two rows of each op, size and direction, by a fixed rule")
     parser.add_argument("--sample", type=int, metavar="N", help="N rows, the same each time")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each row (default: 0.3)")
