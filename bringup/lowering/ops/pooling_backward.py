@@ -3,13 +3,15 @@ steps ever meet. Those of maxima are scattered, plane by plane, as an index says
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from bringup.ir.dtypes import int64
-from bringup.ir.expr import Expr, IndexValue, const
+from bringup.ir.expr import AsIndex, Expr, IndexValue, const
 from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide
 from bringup.lowering.builder import KernelBuilder, convert
@@ -37,6 +39,9 @@ from bringup.lowering.ops.pooling import (
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import BY_CODE, opmath
 from bringup.lowering.symbolic import IntLike
+
+#: Windows of up to so many taps are written out tap by tap.
+_FEW_TAPS = 16
 
 
 @dataclass(frozen=True)
@@ -131,12 +136,35 @@ def avg_pool_backward(
 ) -> None:
     """Each gradient is shared out over its window."""
     dims = 2 if "2d" in call.op else 3
+    (out,) = call.outs
+    taps = each(kernel_size, dims)
+    steps = each(stride or kernel_size, dims)
+    apart = all(n <= step for n, step in zip(taps, steps))
+    if apart and math.prod(taps) <= _FEW_TAPS and not any(padding) and not ceil_mode and side_by_side(out):
+        _share_out_apart(call, grad_output, taps, steps, divisor_override or math.prod(taps))
+        return
     k = call.kernel()
-    extents = call.outs[0].shape[-dims:]
+    extents = out.shape[-dims:]
     _, windows = average_windows(k, extents, kernel_size, stride, padding, count_include_pad)
     numbers = zip(grad_output.shape[-dims:], *(each(n, dims) for n in (kernel_size, stride or kernel_size, padding)))
     visits = [fixed_visits(k.size(n), taps, step, pad) for n, taps, step, pad in numbers]
     _of_means(call, k, grad_output, windows, visits, divisor_override)
+
+
+def _share_out_apart(call: Call, grad: Tensor, taps: Sequence[int], steps: Sequence[int], count: int) -> None:
+    """Windows that do not meet, all inside: each writes its elements, which asks nothing of the others."""
+    (out,) = call.outs
+    lead = out.ndim - len(taps)
+
+    def terms(k: KernelBuilder, plane: Sequence[AxisVar], u: Sequence[AxisVar]) -> Iterator[tuple[list[Index], Expr]]:
+        given = convert(k.read(grad, (*out.shape[:lead], *grad.shape[lead:])).at(*plane, *u), opmath(out.dtype))
+        share = k.let(over(given, const(count, int64)))
+        extents = k.extents(out.shape[lead:])
+        for tap in itertools.product(*map(range, taps)):
+            place = [IndexValue(step * at + r) for step, at, r in zip(steps, u, tap)]
+            yield [AsIndex(at, extent, "skip") for at, extent in zip(place, extents)], share
+
+    scatter_planes(call, out, len(taps), grad.shape[lead:], terms)
 
 
 def _share_out(call: Call, grad: Tensor, dims: int) -> None:
