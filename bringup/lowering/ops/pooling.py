@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -206,8 +205,8 @@ def adaptive_max_pool(call: Call, self: Tensor, output_size: list[int]) -> None:
         return better(state, (k.let(source.at(*outer, *at_span(spans, place))), k.let(flat)))
 
     start = (const(identity("max", self.dtype), self.dtype), const(-1, int64))
-    for out, found in zip((values, indices), over_spans(k, spans, start, step)):
-        k.store(k.write(out, values.shape), axes, found)
+    for out, state in zip((values, indices), over_spans(k, spans, start, step)):
+        k.store(k.write(out, values.shape), axes, state)
     k.launch()
 
 
@@ -240,8 +239,10 @@ def window_size(windows: Sequence[Window], u: Sequence[Index], divisor: int | No
 
 def span_size(spans: Sequence[Span]) -> Expr:
     """How many taps a stretched window has; at least 1."""
-    counts = [binary("max", span.count, const(1, int64)) for span in spans]
-    return functools.reduce(lambda a, b: a * b, counts)
+    size: Expr = const(1, int64)
+    for span in spans:
+        size = size * binary("max", span.count, const(1, int64))
+    return size
 
 
 def over(total: Expr, count: Expr) -> Expr:

@@ -37,8 +37,12 @@ def bisected(
     value: Expr,
     right: bool,
     order: Buffer | None,
+    numbers: bool = False,
 ) -> Expr:
-    """How many elements come before the value: binary digits of the answer, the highest first. NaN comes last."""
+    """How many elements come before the value: binary digits of the answer, the highest first.
+
+    As ATen's, that passes a NaN among the elements; with ``numbers`` it stops there, as they are last in order.
+    """
     bits, length = _bits(extent), k.size(extent)
     before = "gt" if right else "ge"
 
@@ -50,7 +54,8 @@ def bisected(
             place = AsIndex(k.let(Load(order.name, (*row, place), int64)), length, "skip")
         element = convert(Load(sequence.name, (*row, place), sequence.dtype), value.dtype)
         inside = candidate <= IndexValue(length)
-        taken = inside & unary("not", binary(before, element, value))
+        passed = binary("lt", element, value) if numbers else unary("not", binary(before, element, value))
+        taken = inside & passed
         return where(taken, candidate, position), binary("shr", stride, 1)
 
     zero, half = const(0, int64), const(1 << (bits - 1), int64)
@@ -126,7 +131,7 @@ def isin(call: Call, elements: Any, tests: Any, assume_unique: bool, invert: boo
     in_order: Tensor | None = None
     if isinstance(tests, Tensor) and tests.numel >= _MANY:
         line = dense(call, tests).view((1, tests.numel), (tests.numel, 1))
-        in_order = ordered(call, line, False, tests.numel)[0].view((tests.numel,), (1,))
+        in_order = ordered(call, line, False, line.shape[1])[0].view((tests.numel,), (1,))
     k = call.kernel()
     axes, views = common_loops(k, [*call.outs, *([elements] if isinstance(elements, Tensor) else [])])
     y = k.write(views[0])
@@ -135,7 +140,7 @@ def isin(call: Call, elements: Any, tests: Any, assume_unique: bool, invert: boo
         found = binary("eq", value, k.number(tests, kind))
     elif in_order is not None:
         sequence, size = k.read(in_order), k.size(tests.numel, low=1)
-        place = k.let(minimum(bisected(k, sequence, (), tests.numel, value, False, None), IndexValue(size) - 1))
+        place = k.let(minimum(bisected(k, sequence, (), tests.numel, value, False, None, True), IndexValue(size) - 1))
         found = binary("eq", value, convert(sequence[AsIndex(place, size, "skip")], kind))
     else:
         among = k.read(tests)
