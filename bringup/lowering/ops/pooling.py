@@ -110,11 +110,6 @@ def at_span(spans: Sequence[Span], place: Sequence[Expr]) -> list[Index]:
     return [AsIndex(at, span.extent, "skip") for at, span in zip(place, spans)]
 
 
-def _divided(sources: Sequence[IntLike], results: Sequence[IntLike]) -> bool:
-    """True if all windows have the same size, so that no bound takes a division."""
-    return all(source % result == 0 for source, result in zip(sources, results))
-
-
 def side_by_side(out: Tensor) -> bool:
     """True if neighbours in memory are neighbours in the plane, whose windows have bounds of their own."""
     return hint_of(out.strides[-1]) == 1
@@ -188,7 +183,7 @@ def adaptive_max_pool(call: Call, self: Tensor, output_size: list[int]) -> None:
     dims = len(output_size)
     k = call.kernel()
     sources, results = self.shape[-dims:], call.outs[0].shape[-dims:]
-    if self.dtype is boolean or not side_by_side(call.outs[0]) or _divided(sources, results):
+    if self.dtype is boolean or not side_by_side(call.outs[0]):
         found = [stretched_window(k, *pair) for pair in zip(sources, results)]
         max_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k)
         return
@@ -284,7 +279,7 @@ def adaptive_avg_pool(call: Call, self: Tensor, output_size: list[int]) -> None:
     k = call.kernel()
     (out,) = call.outs
     sources, results = self.shape[-dims:], out.shape[-dims:]
-    if not side_by_side(out) or _divided(sources, results):
+    if not side_by_side(out):
         found = [stretched_window(k, *pair) for pair in zip(sources, results)]
         mean_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k, None)
         return
