@@ -234,3 +234,24 @@ def cases(
                             continue
                         for direction in ("forward", "backward") if family.backward else ("forward",):
                             yield Case(name, op, statement, kind, shape, size, DTYPES[dtype], direction)
+
+
+def rotated(chosen: Sequence[Case]) -> list[Case]:
+    """Two rows of each op, size and direction: its typical shape in its first type, and one more by a fixed rule.
+
+    The other row is the one at the place that a checksum of the names gives, whatever any run has measured: together
+    these rows go through all shapes and types of a family.
+
+    >>> found = rotated(list(cases(["sorting"], ("cache",))))
+    >>> [case.key for case in found if case.op == "mode"]
+    ['sorting/mode/rows/cache/float32/forward', 'sorting/mode/odd/cache/float32/forward']
+    """
+    groups: dict[str, list[Case]] = {}
+    for case in chosen:
+        groups.setdefault("/".join((case.family, case.op, case.size, case.direction)), []).append(case)
+    found = []
+    for name, (typical, *others) in groups.items():
+        found.append(typical)
+        if others:
+            found.append(others[zlib.crc32(name.encode()) % len(others)])
+    return found

@@ -1,6 +1,7 @@
 """Every op with a kernel against the CPU's eager one, by family, size, shape and dtype, forward and backward.
 
-python benchmarks/ops.py                                             # all rows, about an hour on a quiet machine
+python benchmarks/ops.py                                             # all rows, hours
+python benchmarks/ops.py --rotate --size cache --size memory --seconds 0.1 --json results/ops.json  # about 30 minutes
 python benchmarks/ops.py --family sorting --family unique --size memory
 python benchmarks/ops.py --only 'topk|sort' --seconds 1 --json results/ops.json --plot build/ops.png
 python benchmarks/ops.py --threads 8                                 # both sides with 8 threads
@@ -29,7 +30,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from op_families import DTYPES, FAMILIES, SIZES, UNMEASURED
-from op_rows import CONSTANTS, Case, cases
+from op_rows import CONSTANTS, Case, cases, rotated
 from recording import commit, record
 from timing import Pair, Side, compare
 
@@ -43,6 +44,7 @@ P90, LARGEST = 1.3, 2.0
 EXCEPTION = 1.5
 CALLS_PER_ROUND = 12  # three sides in four bursts
 MOST_ROUNDS = 25
+LONGEST_BURST = 0.01  # seconds: of calls this long, what the host does beside the device's work no longer counts
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def measure(case: Case, device: str, seconds: float) -> Row:
     there[2]()
     synchronize()
     rounds = max(2, min(MOST_ROUNDS, int(seconds / ((perf_counter() - start) * CALLS_PER_ROUND * 0.75))))
-    pair = compare(Side(*here[:2]), Side(*there[:2], synchronize), rounds)
+    pair = compare(Side(*here[:2]), Side(*there[:2], synchronize), rounds, LONGEST_BURST)
     return row_of(case, pair, fallback)
 
 
@@ -346,6 +348,8 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     found = list(cases(options.family, options.size or tuple(SIZES), dtypes, options.every))
     if options.only:
         found = [case for case in found if re.search(options.only, case.key)]
+    if options.rotate:
+        found = rotated(found)
     if options.sample:
         found = random.Random(0).sample(found, min(options.sample, len(found)))
     if not found:
@@ -400,6 +404,9 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", default=[], choices=list(DTYPES.values()))
     parser.add_argument("--only", metavar="REGEX", help="rows whose key matches")
     parser.add_argument("--every", action="store_true", help="every shape in every dtype: about twice the rows")
+    parser.add_argument(
+        "--rotate", action="store_true", help="two rows of each op, size and direction, by a fixed rule"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="N rows, the same each time")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each row (default: 0.3)")

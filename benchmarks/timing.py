@@ -83,10 +83,10 @@ class Pair:
         return abs(self.control - 1) > TRUSTED or self.uncertainty > TRUSTED
 
 
-def compare(cpu: Side, device: Side, rounds: int = 60) -> Pair:
-    """Interleaved measurement of two sides; see the top of this file."""
+def compare(cpu: Side, device: Side, rounds: int = 60, longest: float = LONG_BURST_SECONDS) -> Pair:
+    """Interleaved measurement of two sides in bursts of up to ``longest`` seconds; see the top of this file."""
     sides = (cpu.burst(), device.burst(), cpu.burst())
-    counts = tuple(_calls_per_burst(side) for side in sides)
+    counts = tuple(_calls_per_burst(side, longest) for side in sides)
     minima: tuple[list[float], ...] = ([], [], [])
     collecting = gc.isenabled()
     gc.disable()
@@ -115,17 +115,17 @@ def compare(cpu: Side, device: Side, rounds: int = 60) -> Pair:
     )
 
 
-def calls_of_burst(seconds: float) -> int:
+def calls_of_burst(seconds: float, longest: float = LONG_BURST_SECONDS) -> int:
     """How many calls a burst has at least, if one takes so many seconds."""
-    return max(1, min(BURST_CALLS, int(LONG_BURST_SECONDS / seconds)))
+    return max(1, min(BURST_CALLS, int(longest / seconds)))
 
 
-def _calls_per_burst(side: Callable[[int], float]) -> int:
+def _calls_per_burst(side: Callable[[int], float], longest: float) -> int:
     side(2)  # first calls compile, allocate and fill caches
     count = 1
     while count < 4096 and (seconds := side(count) * count) < BURST_SECONDS:
         count *= 2
-    return max(count, calls_of_burst(seconds / count))
+    return max(count, calls_of_burst(seconds / count, longest))
 
 
 def compare_imports(statement: str, without: Mapping[str, str], rounds: int = 10) -> Pair:

@@ -198,9 +198,10 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
         raise RuntimeError("repeats can not be negative")
     if output_size is not None and output_size != total:
         raise RuntimeError("allocated size does not match required size")
-    positions = torch.arange(total, device=repeats.device)
-    found = torch.searchsorted(ends, positions, right=True)
-    return found.to(repeats.dtype)
+    # Every place has the number of those that end at or before it: counted where they end, and summed.
+    marks = torch.zeros(total + 1, dtype=repeats.dtype, device=repeats.device)
+    marks.scatter_add_(0, ends, torch.ones((), dtype=repeats.dtype, device=repeats.device).expand(ends.shape))
+    return marks[:total].cumsum(0, dtype=repeats.dtype)
 
 
 @composed("aten::bincount")
@@ -222,8 +223,9 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     if low < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     result = torch.zeros(max(high + 1, minlength), dtype=dtype, device=self.device)
-    added = torch.ones((), dtype=dtype, device=self.device).expand(self.shape) if weights is None else weights.to(dtype)
-    return result.scatter_add_(0, self.to(torch.int64), added)
+    if weights is None:
+        return result.scatter_(0, self.to(torch.int64), 1, reduce="add")
+    return result.scatter_add_(0, self.to(torch.int64), weights.to(dtype))
 
 
 # ---- Python values ----

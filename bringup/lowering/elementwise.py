@@ -11,8 +11,11 @@ from bringup.ir.index import AxisVar
 from bringup.ir.kernel import Buffer
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Number, Tensor
-from bringup.lowering.loops import in_memory_order, merged
-from bringup.lowering.symbolic import IntLike, single
+from bringup.lowering.loops import LoopDim, in_memory_order, merged
+from bringup.lowering.symbolic import Dim, IntLike, hint_of, single
+
+#: A loop up to the first length leaves most lanes of a vector idle; one from the second on fills several.
+_SHORT, _LONG = 8, 64
 
 #: What formulas see: tensors and numbers as values, everything else as it was given.
 Operand = Any
@@ -80,10 +83,28 @@ def common_loops(k: KernelBuilder, tensors: Sequence[Tensor]) -> tuple[tuple[Axi
     else:
         spread = [t if t is first else t.expand(first.shape) for t in tensors]
         dims = [(first.shape[d], tuple(t.strides[d] for t in spread)) for d in range(first.ndim)]
-        loops = merged(in_memory_order([dim for dim in dims if not single(dim[0])]))
+        loops = _long_innermost(merged(in_memory_order([dim for dim in dims if not single(dim[0])])))
     axes = tuple(k.grid(extent) for extent, _ in loops)
     shape = [extent for extent, _ in loops]
     return axes, [t.view(shape, [strides[n] for _, strides in loops]) for n, t in enumerate(tensors)]
+
+
+def _long_innermost(loops: list[LoopDim]) -> list[LoopDim]:
+    """Moves the longest loop inside where the innermost is shorter than any vector: 3 channels beside each other.
+
+    3 × 56 × 56 to channels last took 4.4 times as long as on the CPU, and 0.94 times so.
+    """
+    if len(loops) < 2 or not _is_short(loops[-1][0]):
+        return loops
+    longest = max(range(len(loops)), key=lambda n: hint_of(loops[n][0]))
+    if not loops[longest][0] >= _LONG:
+        return loops
+    return [*loops[:longest], *loops[longest + 1 :], loops[longest]]
+
+
+def _is_short(extent: IntLike) -> bool:
+    """A guard, as the same loops serve many shapes; none in a generic trace."""
+    return not (isinstance(extent, Dim) and extent.trace.generic) and bool(extent <= _SHORT)
 
 
 def same_shape(a: Tensor, b: Tensor) -> bool:

@@ -13,7 +13,7 @@ from bringup.driver import CopyKind
 ROOT = Path(__file__).resolve().parents[2]
 H2D, D2H, D2D = CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE
 HOST = -1  # event_wait: the calling thread waits
-LARGE = 1 << 20  # above sim's inline limit: always queued
+LARGE = 6 << 20  # above sim's inline limit: always queued
 
 
 def write(driver, address, data: bytes, stream=0, placement=None, device=0) -> None:

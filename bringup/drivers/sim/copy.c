@@ -14,7 +14,7 @@ static int32_t submit_copy(sim_stream *stream, uint64_t handle, char *dst, const
   work.kind = SIM_WORK_COPY;
   work.run = run_copy;
   work.keep = NULL;
-  work.inline_ns = SIM_INLINE_NS;
+  work.inline_ns = SIM_WORK_INLINE_NS;
   work.host_ns = (double)nbytes * SIM_COPY_NS_PER_BYTE;
   work.device_ns = device_ns;
   work.as.copy.dst = dst;

@@ -70,7 +70,7 @@ static int32_t submit(sim_stream *stream, const sim_kernel *kernel, const bringu
   work.keep = keep_args;
   work.ran_inline = 0;
   work.host_ns = compute > memory ? compute : memory;
-  work.inline_ns = SIM_KERNEL_INLINE_NS;
+  work.inline_ns = SIM_WORK_INLINE_NS;
   work.device_ns = sim_cost_kernel(stream->device->owner, BRINGUP_FLOAT32, launch->flops, launch->bytes);
   work.as.launch.kernel = kernel;
   work.as.launch.args = args;

@@ -44,12 +44,13 @@
 /* An idle stream runs work that should take less than this on the calling thread: a round trip through a worker costs
  * 25–35 µs, so for shorter work the queue would cost more than the work. */
 #define SIM_INLINE_NS 20000.0
-/* Host time of copying a byte, on the safe side (3.3 GB/s: cold pages included). 64 KiB takes 19.7 µs. */
-#define SIM_COPY_NS_PER_BYTE 0.3
+/* Host time of copying a byte, on the safe side (5 GB/s: cold pages included). */
+#define SIM_COPY_NS_PER_BYTE 0.2
 #define SIM_NEVER_INLINE 1e18
-/* A kernel on an idle stream runs on the caller up to this length: the trip through the worker made an add of 1M floats
- * 1.48 times as slow as the CPU's on a busy machine, and 1.00 times without it; of a millisecond it is 3 %. */
-#define SIM_KERNEL_INLINE_NS 1e6
+/* A kernel or a copy on an idle stream runs on the caller up to this length: the trip through the worker made an add of
+ * 1M floats 1.48 times as slow as the CPU's on a busy machine, and 1.00 times without it; of a millisecond it is 3 %.
+ * Copies of 5 MB are that long: whoever copies pageable memory waits for them anyway. */
+#define SIM_WORK_INLINE_NS 1e6
 /* Host time of a kernel: an ordinary core does 20 Gflop/s and moves 20 GB/s. Rather too fast than too slow: a kernel of
  * 40 µs that runs inline costs its caller no more than a trip through the worker would. */
 #define SIM_KERNEL_NS_PER_FLOP 0.05

@@ -1,15 +1,17 @@
-"""Elements that a mask picks, in two passes: how many there are in each block, and then where each goes."""
+"""Elements that a mask picks or places, in two passes: how many there are in each block, and then where each goes."""
 
 from __future__ import annotations
 
 from bringup.ir.dtypes import boolean, int64
 from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Load, Where, const
+from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index
-from bringup.lowering.builder import convert
-from bringup.lowering.call import Call, Tensor
+from bringup.ir.kernel import Buffer
+from bringup.lowering.builder import KernelBuilder, convert
+from bringup.lowering.call import Call, Tensor, dense_strides
 from bringup.lowering.composed import BLOCK
 from bringup.lowering.elementwise import same_shape
-from bringup.lowering.ops.movement import dense
+from bringup.lowering.ops.movement import copy, dense
 from bringup.lowering.ops.scans import Running, scan
 from bringup.lowering.registry import lowering
 
@@ -64,22 +66,49 @@ def masked_scatter(call: Call, self: Tensor, mask: Tensor, source: Tensor) -> No
     if mask.dtype is not boolean:
         raise RuntimeError(f"masked_scatter only supports boolean masks, but got mask with dtype {mask.dtype}")
     out = call.outs[0]
-    chosen = dense(call, mask if same_shape(mask, out) else mask.expand(out.shape))
-    running = call.temporary(int64, out.shape)
-    flat = running.view((out.numel,), (1,))
-    scan(call.part("cumsum", [flat]), chosen.view((out.numel,), (1,)), 0, Running(int64, "add", [None]))
+    if out.numel == 0:
+        return
+    apart = out.memory != self.memory and out.contiguous  # in place, what is there would be read after it is written
+    chosen = dense(call, mask if same_shape(mask, out) else mask.expand(out.shape)).view((out.numel,), (1,))
+    old = dense(call, self if same_shape(self, out) else self.expand(out.shape)).view((out.numel,), (1,))
     values = dense(call, source).view((source.numel,), (1,))
+    new = (out if apart else call.temporary(out.dtype, out.shape)).view((out.numel,), (1,))
+    blocks = (out.numel + (BLOCK - 1)) // BLOCK
+    counts, ends = call.temporary(int64, (blocks,)), call.temporary(int64, (blocks,))
+
+    def truth(k: KernelBuilder, picks: Buffer, at: Index) -> Expr:
+        total = k.size(out.numel, low=1)
+        return convert(Load(picks.name, (at,), picks.dtype, within(at, total), const(False, boolean)), int64)
+
+    k = call.kernel("masked_counts")
+    picks = k.read(chosen)
+    block = k.grid(blocks)
+    k.store(k.write(counts), (block,), k.reduce(BLOCK, lambda j: truth(k, picks, block * BLOCK + j)))
+    k.launch()
+    scan(call.part("cumsum", [ends]), counts, 0, Running(int64, "add", [None]))
 
     k = call.kernel("masked_scatter")
-    i = tuple(k.grid(extent) for extent in out.shape)
-    counts, picks = k.read(running), k.read(chosen, out.shape)
-    old, new, y = (
-        k.read(self if same_shape(self, out) else self.expand(out.shape), out.shape),
-        k.read(values),
-        k.write(out),
-    )
-    holds = k.let(convert(picks.at(*i), boolean))
-    place: Index = AsIndex(counts.at(*i) - 1, k.size(source.numel), "check")
-    value = Load(new.name, (place,), new.dtype, holds, const(0, new.dtype))
-    k.store(y, i, Where(holds, value, old.at(*i)))
+    picks, before, after, x = k.read(chosen), k.read(counts), k.read(ends), k.read(values)
+    kept, y = k.read(old), k.write(new)
+    block = k.grid(blocks)
+    total, many = k.size(out.numel, low=1), k.size(source.numel)
+
+    def step(j: AxisVar, state: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """State: how many truths there are before this element."""
+        (place,) = state
+        at = block * BLOCK + j
+        inside = within(at, total)
+        holds = k.let(Load(picks.name, (at,), picks.dtype, inside, const(False, boolean)))
+        there = Binary("lt", place, IndexValue(many))  # loaded whether it is wanted or not: no branch hangs on the mask
+        value = Load(x.name, (AsIndex(place, many, "skip"),), x.dtype, there, const(0, x.dtype))
+        stays = Load(kept.name, (at,), kept.dtype, inside, const(0, kept.dtype))
+        k.store(y, (at,), Where(holds, value, stays), guard=inside)
+        return (place + Cast(holds, int64),)
+
+    last = k.let(after[block])
+    final = Load(x.name, (AsIndex(last - 1, many, "check"),), x.dtype, last > 0, const(0, x.dtype))
+    k.store(k.write(call.temporary(x.dtype, (blocks,))), (block,), final)  # the source has as many as the mask takes
+    k.sequential(BLOCK, (last - before[block],), step)
     k.launch()
+    if not apart:
+        copy(call, out, new.view(out.shape, dense_strides(out.shape)))

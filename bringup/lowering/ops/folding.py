@@ -21,7 +21,7 @@ from bringup.lowering.call import Call, Tensor, dense_strides
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.loops import LoopDim, in_memory_order, merged
 from bringup.lowering.reduction import lines
-from bringup.lowering.symbolic import IntLike, hint_of, product
+from bringup.lowering.symbolic import IntLike, hint_of, product, single
 
 #: Rows of this many elements are cut into pieces: along a contiguous axis (32 partial sums, 64 KiB of float32 a piece),
 #: and along others (8 partial sums: shorter pieces, or a float32 sum of 40,000 rows loses 20 times as much as ATen's).
@@ -149,14 +149,15 @@ def _piece(
     sources = tuple(k.read(t.view(shape, [s[n] for _, s in loops], moved[n])) for n, t in enumerate(inputs))
     extents = tuple(extent for extent, _ in folded)
     steps = tuple(strides[-1] for _, strides in folded)
-    return Elements(
-        k, sources, axes, extents, steps, first or as_index(0), product(extents), lanes_along(folded[-1][1][0])
-    )
+    lanes = lanes_along(folded[-1][1][0], product(extents))
+    return Elements(k, sources, axes, extents, steps, first or as_index(0), product(extents), lanes)
 
 
-def lanes_along(stride: IntLike) -> int:
+def lanes_along(stride: IntLike, extent: IntLike) -> int:
     """How many partial results a fold along an axis keeps: vectors of them where the axis is contiguous; a few where
-    the vectors lie across, one for each element (32 vectors would not fit the registers)."""
+    the vectors lie across, one for each element (32 vectors would not fit the registers), as of a single element."""
+    if single(extent):
+        return 1
     return 32 if stride == 1 else 8
 
 
@@ -184,13 +185,14 @@ def _fold_pieces(
     (extent, strides), inner = folded[0], folded[1:]
     size = _piece_size(extent, strides[0], inner)
     pieces = extent // size
+    # What is kept stays innermost: where it lies side by side in memory, vectors run along it.
     block: LoopDim = (pieces, tuple(stride * size for stride in strides))
     k = call.kernel()
-    axes = tuple(k.grid(e) for e, _ in [*outer, block])
+    axes = tuple(k.grid(e) for e, _ in [block, *outer])
     cut = [*([(size, strides)] if size != 1 else []), *inner]
-    piece = _piece(k, inputs, axes, [*outer, block], cut, first=axes[-1] * k.size(block[1][-1]))
+    piece = _piece(k, inputs, axes, [block, *outer], cut, first=axes[0] * k.size(block[1][-1]))
     states = definition.part(piece)
-    scratch = [call.temporary(state.dtype, [*(e for e, _ in outer), pieces]) for state in states]
+    scratch = [call.temporary(state.dtype, [pieces, *(e for e, _ in outer)]) for state in states]
     for memory, state in zip(scratch, states):
         k.store(k.write(memory), axes, state)
     k.launch()
@@ -201,7 +203,7 @@ def _fold_pieces(
     parts = [k.read(memory) for memory in scratch]
     inits = _inits(definition, [part.dtype for part in parts])
     merge = definition.merge
-    together: tuple[Expr, ...] = k.reduce_many(pieces, lambda b: tuple(p.at(*rows, b) for p in parts), merge, inits)
+    together: tuple[Expr, ...] = k.reduce_many(pieces, lambda b: tuple(p.at(b, *rows) for p in parts), merge, inits)
     if size != 1:
         done = pieces * size
         rest: list[LoopDim] = [(extent - done, strides), *inner]
@@ -256,7 +258,7 @@ def by_line(
         return
     k = call.kernel()
     i, extent, sources, (y,) = lines(k, dim, inputs, call.outs)
-    lanes = lanes_along(x.strides[dim]) if x.ndim else 1
+    lanes = lanes_along(x.strides[dim], extent) if x.ndim else 1
     known = definition.part(Elements(k, tuple(sources), i, (extent,), (0,), as_index(0), extent, lanes))
     named = tuple(value if isinstance(value, Name) else k.let(value) for value in known)
     with k.loop(extent) as j:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from bringup.ir.expr import AsIndex, Expr, Load
@@ -74,8 +74,9 @@ def place_of(value: Expr, extents: Sequence[Index]) -> list[Index]:
     return [flat, *place]
 
 
-#: What a position of the source adds to the output: places inside the plane, and values.
-Terms = Callable[[KernelBuilder, Sequence[AxisVar], Sequence[AxisVar]], Sequence[tuple[Sequence[Index], Expr]]]
+#: What a position of the source adds to the output: places inside the plane, and values. A generator may yield from
+#: inside loops of its own.
+Terms = Callable[[KernelBuilder, Sequence[AxisVar], Sequence[AxisVar]], Iterable[tuple[Sequence[Index], Expr]]]
 
 
 def scatter_planes(call: Call, out: Tensor, dims: int, positions: Sequence[IntLike], terms: Terms) -> None:

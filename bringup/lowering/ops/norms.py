@@ -53,7 +53,7 @@ class NormRows:
         loops = self._loops(inputs, range(self.dims, inputs[0].ndim)) or [(1, (1,) * len(inputs))]
         buffers = tuple(self.k.read(self._view(t, loops, n)) for n, t in enumerate(inputs))
         extents = tuple(extent for extent, _ in loops)
-        lanes, steps = lanes_along(loops[-1][1][0]), (0,) * len(loops)
+        lanes, steps = lanes_along(loops[-1][1][0], product(extents)), (0,) * len(loops)
         return Elements(self.k, buffers, self.axes, extents, steps, as_index(0), product(extents), lanes)
 
     def statistic(self, tensor: Tensor) -> Expr:

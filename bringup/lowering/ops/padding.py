@@ -13,6 +13,7 @@ from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, NoKernel, Number, Tensor
 from bringup.lowering.elementwise import elementwise
 from bringup.lowering.ops.image_loops import each, element, every, grid_by_memory, scatter_planes
+from bringup.lowering.ops.movement import copy
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
@@ -48,10 +49,33 @@ def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Reduction) -> None:
     """Every element of the output from where the border folds back to."""
     (out,) = call.outs
     dims = len(pads) // 2
+    if min(pads) < 0:
+        _fold_back(call, out, x, pads, [0] * dims, fold)
+        return
+    # What lies inside is a copy; only the borders look their elements up. 64 planes of 28 x 28 took 5.0 times ATen's
+    # time where every element did.
+    inside = out
+    starts: list[IntLike] = [0] * dims
+    for d in range(out.ndim - dims, out.ndim):
+        before, after = pads[2 * (out.ndim - 1 - d)], pads[2 * (out.ndim - 1 - d) + 1]
+        n = d - out.ndim + dims
+        for start, length in ((0, before), (before + x.shape[d], after)):
+            if length:
+                corner: list[IntLike] = [*starts[:n], start, *starts[n + 1 :]]
+                _fold_back(call, inside.narrow(d, start, length), x, pads, corner, fold)
+        inside = inside.narrow(d, before, x.shape[d])
+        starts[n] = before
+    copy(call, inside, x)
+
+
+def _fold_back(call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: Sequence[IntLike], fold: Fold) -> None:
+    """A part of the output, which starts somewhere in the padded image, from where the border folds back to."""
+    dims = len(starts)
     k = call.kernel()
     axes = grid_by_memory(k, out)
     source = k.read(x, (*out.shape[:-dims], *x.shape[-dims:]))
-    k.store(k.write(out), axes, source.at(*axes[:-dims], *_places(k, axes[-dims:], x.shape[-dims:], pads, fold)))
+    u = [axis + k.size(start) for axis, start in zip(axes[-dims:], starts)]
+    k.store(k.write(out), axes, source.at(*axes[:-dims], *_places(k, u, x.shape[-dims:], pads, fold)))
     k.launch()
 
 

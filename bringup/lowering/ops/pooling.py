@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bringup.ir.dtypes import DType, boolean, int64
-from bringup.ir.expr import Binary, Cast, Expr, IndexValue, Where, const, unary
+from bringup.ir.expr import AsIndex, Binary, Cast, Expr, IndexValue, Where, binary, const, unary
 from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide, maximum, minimum
 from bringup.lowering.builder import KernelBuilder, convert, identity
@@ -15,7 +15,7 @@ from bringup.lowering.call import Call, NoKernel, Tensor
 from bringup.lowering.ops.image_loops import each, element, every, grid_by_memory, position
 from bringup.lowering.registry import lowering
 from bringup.lowering.scalar_types import opmath
-from bringup.lowering.symbolic import IntLike
+from bringup.lowering.symbolic import IntLike, hint_of
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,74 @@ def stretched_window(k: KernelBuilder, source: IntLike, result: IntLike) -> tupl
     return inputs, Window(most, place, lambda u: bounds(u)[1] - bounds(u)[0])
 
 
+@dataclass(frozen=True)
+class Span:
+    """One dimension of a stretched window, found once for each output: where it begins, and how many taps it has."""
+
+    extent: Index
+    most: Index
+    first: Expr
+    count: Expr
+
+
+def stretched_spans(
+    k: KernelBuilder, sources: Sequence[IntLike], results: Sequence[IntLike], u: Sequence[Index]
+) -> list[Span]:
+    """The window of an output. Its bounds take divisions by a size: as guards of every tap they took ten times as long
+    as the sums (17 × 17 to 2 × 2: 0.51 ms, and 0.03 so)."""
+    spans = []
+    for source, result, at in zip(sources, results, u):
+        inputs, outputs = k.size(source), k.size(result, low=1)
+        first = k.let(IndexValue(floor_divide(at * inputs, outputs)))
+        end = IndexValue(floor_divide((at + 1) * inputs - 1, outputs) + 1)
+        most = k.size((source + result - 1) // result + 1)
+        spans.append(Span(inputs, most, first, k.let(end - first)))
+    return spans
+
+
+def over_spans(
+    k: KernelBuilder,
+    spans: Sequence[Span],
+    state: tuple[Expr, ...],
+    step: Callable[[list[Expr], tuple[Expr, ...]], Sequence[Expr]],
+) -> tuple[Expr, ...]:
+    """Runs ``step(place, state)`` for each tap in turn; the last state."""
+
+    def nest(place: list[Expr], state: tuple[Expr, ...]) -> Sequence[Expr]:
+        if len(place) == len(spans):
+            return step(place, state)
+        span = spans[len(place)]
+        return k.sequential(
+            span.most, state, lambda j, s: nest([*place, k.let(span.first + IndexValue(j))], s), count=span.count
+        )
+
+    return tuple(nest([], state))
+
+
+def at_span(spans: Sequence[Span], place: Sequence[Expr]) -> list[Index]:
+    """The indices of a tap."""
+    return [AsIndex(at, span.extent, "skip") for at, span in zip(place, spans)]
+
+
+def side_by_side(out: Tensor) -> bool:
+    """True if neighbours in memory are neighbours in the plane, whose windows have bounds of their own."""
+    return hint_of(out.strides[-1]) == 1
+
+
 def first_best(
     k: KernelBuilder, dtype: DType, extents: Sequence[Index], body: Callable[..., tuple[Expr, Expr]]
 ) -> tuple[Expr, Expr]:
     """The largest of some (value, position ≥ 0 or -1 for none): the first of equal ones, the last NaN, as PyTorch."""
-
-    def combine(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        take = (right[0] > left[0]) | ((left[1] < 0) & (right[1] >= 0))
-        if dtype.is_float:
-            take = take | unary("isnan", right[0])
-        return Where(take, right[0], left[0]), Where(take, right[1], left[1])
-
-    value, at = k.reduce_many(list(extents), body, combine, [identity("max", dtype), -1], lanes=1)
+    value, at = k.reduce_many(list(extents), body, better, [identity("max", dtype), -1], lanes=1)
     return value, at
+
+
+def better(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The larger of two (value, position): of equal ones the left, and the right if it is NaN."""
+    take = (right[0] > left[0]) | ((left[1] < 0) & (right[1] >= 0))
+    if right[0].dtype.is_float:
+        take = take | unary("isnan", right[0])
+    return Where(take, right[0], left[0]), Where(take, right[1], left[1])
 
 
 def max_windows(call: Call, x: Tensor, shape: Sequence[Index], windows: Sequence[Window], k: KernelBuilder) -> None:
@@ -127,8 +182,27 @@ def adaptive_max_pool(call: Call, self: Tensor, output_size: list[int]) -> None:
     """The largest element of each stretched window, and where it is."""
     dims = len(output_size)
     k = call.kernel()
-    found = [stretched_window(k, *pair) for pair in zip(self.shape[-dims:], call.outs[0].shape[-dims:])]
-    max_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k)
+    sources, results = self.shape[-dims:], call.outs[0].shape[-dims:]
+    if self.dtype is boolean or not side_by_side(call.outs[0]):
+        found = [stretched_window(k, *pair) for pair in zip(sources, results)]
+        max_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k)
+        return
+    values, indices = call.outs
+    lead = self.ndim - dims
+    axes = grid_by_memory(k, values)
+    outer, spans = axes[:lead], stretched_spans(k, sources, results, axes[lead:])
+    source = k.read(self, (*values.shape[:lead], *sources))
+
+    def step(place: list[Expr], state: tuple[Expr, ...]) -> Sequence[Expr]:
+        flat: Expr = place[0]
+        for at, span in zip(place[1:], spans[1:]):
+            flat = flat * IndexValue(span.extent) + at
+        return better(state, (k.let(source.at(*outer, *at_span(spans, place))), k.let(flat)))
+
+    start = (const(identity("max", self.dtype), self.dtype), const(-1, int64))
+    for out, state in zip((values, indices), over_spans(k, spans, start, step)):
+        k.store(k.write(out, values.shape), axes, state)
+    k.launch()
 
 
 def mean_windows(
@@ -156,6 +230,14 @@ def window_size(windows: Sequence[Window], u: Sequence[Index], divisor: int | No
     if divisor is not None:
         return const(divisor, int64)
     return IndexValue(math.prod((maximum(window.count(at), 1) for window, at in zip(windows, u)), start=Int(1)))
+
+
+def span_size(spans: Sequence[Span]) -> Expr:
+    """How many taps a stretched window has; at least 1."""
+    size: Expr = const(1, int64)
+    for span in spans:
+        size = size * binary("max", span.count, const(1, int64))
+    return size
 
 
 def over(total: Expr, count: Expr) -> Expr:
@@ -195,5 +277,20 @@ def adaptive_avg_pool(call: Call, self: Tensor, output_size: list[int]) -> None:
     """The mean of each stretched window."""
     dims = len(output_size)
     k = call.kernel()
-    found = [stretched_window(k, *pair) for pair in zip(self.shape[-dims:], call.outs[0].shape[-dims:])]
-    mean_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k, None)
+    (out,) = call.outs
+    sources, results = self.shape[-dims:], out.shape[-dims:]
+    if not side_by_side(out):
+        found = [stretched_window(k, *pair) for pair in zip(sources, results)]
+        mean_windows(call, self, [extent for extent, _ in found], [window for _, window in found], k, None)
+        return
+    lead, wide = self.ndim - dims, opmath(self.dtype)
+    axes = grid_by_memory(k, out)
+    outer, spans = axes[:lead], stretched_spans(k, sources, results, axes[lead:])
+    source, y = k.read(self, (*out.shape[:lead], *sources)), k.write(out)
+
+    def step(place: list[Expr], state: tuple[Expr, ...]) -> Sequence[Expr]:
+        return (state[0] + convert(source.at(*outer, *at_span(spans, place)), wide),)
+
+    (total,) = over_spans(k, spans, (const(0, wide),), step)
+    k.store(y, axes, over(total, span_size(spans)))
+    k.launch()

@@ -3,22 +3,45 @@ steps ever meet. Those of maxima are scattered, plane by plane, as an index says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from bringup.ir.dtypes import int64
-from bringup.ir.expr import Expr, IndexValue, const
+from bringup.ir.expr import AsIndex, Expr, IndexValue, const
 from bringup.ir.guards import within
 from bringup.ir.index import AxisVar, Index, Int, floor_divide
 from bringup.lowering.builder import KernelBuilder, convert
 from bringup.lowering.call import Call, Tensor
 from bringup.lowering.ops.convolution import is_channels_last, strides_in_format
-from bringup.lowering.ops.image_loops import each, element, grid_by_memory, place_of, scatter_gradients
-from bringup.lowering.ops.pooling import Window, average_windows, over, stretched_window, window_size
+from bringup.lowering.ops.image_loops import (
+    each,
+    element,
+    grid_by_memory,
+    place_of,
+    scatter_gradients,
+    scatter_planes,
+)
+from bringup.lowering.ops.pooling import (
+    Window,
+    at_span,
+    average_windows,
+    over,
+    side_by_side,
+    span_size,
+    stretched_spans,
+    stretched_window,
+    window_size,
+)
 from bringup.lowering.registry import lowering, new_output
 from bringup.lowering.scalar_types import BY_CODE, opmath
 from bringup.lowering.symbolic import IntLike
+
+#: Windows of up to so many taps are written out tap by tap.
+_FEW_TAPS = 16
 
 
 @dataclass(frozen=True)
@@ -113,18 +136,62 @@ def avg_pool_backward(
 ) -> None:
     """Each gradient is shared out over its window."""
     dims = 2 if "2d" in call.op else 3
+    (out,) = call.outs
+    taps = each(kernel_size, dims)
+    steps = each(stride or kernel_size, dims)
+    apart = all(n <= step for n, step in zip(taps, steps))
+    if apart and math.prod(taps) <= _FEW_TAPS and not any(padding) and not ceil_mode and side_by_side(out):
+        _share_out_apart(call, grad_output, taps, steps, divisor_override or math.prod(taps))
+        return
     k = call.kernel()
-    extents = call.outs[0].shape[-dims:]
+    extents = out.shape[-dims:]
     _, windows = average_windows(k, extents, kernel_size, stride, padding, count_include_pad)
     numbers = zip(grad_output.shape[-dims:], *(each(n, dims) for n in (kernel_size, stride or kernel_size, padding)))
     visits = [fixed_visits(k.size(n), taps, step, pad) for n, taps, step, pad in numbers]
     _of_means(call, k, grad_output, windows, visits, divisor_override)
 
 
+def _share_out_apart(call: Call, grad: Tensor, taps: Sequence[int], steps: Sequence[int], count: int) -> None:
+    """Windows that do not meet, all inside: each writes its elements, which asks nothing of the others."""
+    (out,) = call.outs
+    lead = out.ndim - len(taps)
+
+    def terms(k: KernelBuilder, plane: Sequence[AxisVar], u: Sequence[AxisVar]) -> Iterator[tuple[list[Index], Expr]]:
+        given = convert(k.read(grad, (*out.shape[:lead], *grad.shape[lead:])).at(*plane, *u), opmath(out.dtype))
+        share = k.let(over(given, const(count, int64)))
+        extents = k.extents(out.shape[lead:])
+        for tap in itertools.product(*map(range, taps)):
+            place = [IndexValue(step * at + r) for step, at, r in zip(steps, u, tap)]
+            yield [AsIndex(at, extent, "skip") for at, extent in zip(place, extents)], share
+
+    scatter_planes(call, out, len(taps), grad.shape[lead:], terms)
+
+
+def _share_out(call: Call, grad: Tensor, dims: int) -> None:
+    (out,) = call.outs
+    lead = out.ndim - dims
+    sources, results = out.shape[lead:], grad.shape[lead:]
+
+    def terms(k: KernelBuilder, plane: Sequence[AxisVar], u: Sequence[AxisVar]) -> Iterator[tuple[list[Index], Expr]]:
+        given = convert(k.read(grad, (*out.shape[:lead], *results)).at(*plane, *u), opmath(out.dtype))
+        spans = stretched_spans(k, sources, results, u)
+        share = k.let(over(given, span_size(spans)))
+        with ExitStack() as loops:
+            taps = [loops.enter_context(k.loop(span.most, "sequential", count=span.count)) for span in spans]
+            yield at_span(spans, [k.let(span.first + IndexValue(tap)) for span, tap in zip(spans, taps)]), share
+
+    scatter_planes(call, out, dims, results, terms)
+
+
 @lowering("aten::_adaptive_avg_pool2d_backward", "aten::_adaptive_avg_pool3d_backward")
 def adaptive_avg_pool_backward(call: Call, grad_output: Tensor, self: Tensor) -> None:
-    """Each gradient is shared out over its stretched window."""
+    """Each gradient is shared out over its stretched window: scattered where neighbours in memory have windows of their
+    own (a gather would divide by sizes for every element), gathered where they are channels of one."""
     dims = 2 if "2d" in call.op else 3
+    (out,) = call.outs
+    if side_by_side(out):
+        _share_out(call, grad_output, dims)
+        return
     k = call.kernel()
     pairs = list(zip(call.outs[0].shape[-dims:], grad_output.shape[-dims:]))
     windows = [stretched_window(k, *pair)[1] for pair in pairs]

@@ -222,14 +222,19 @@ def resize_backward(call: Call, grad: Tensor, kind: Kind, align: bool, scales: S
     results = same_sizes(grad.shape[-dims:], out.shape[-dims:])
     # As the CPU: a cubic gradient of equal size is a copy, which "linear" is then.
     way: Kind = "linear" if kind == "cubic" and all(m is n for m, n in zip(results, out.shape[-dims:])) else kind
-    buffers: list[Buffer] = []
+    sizes = list(zip(out.shape[-dims:], results, scales))
+    # Taps are computed once for a row and a column, not for every element of every plane: a scale is a quotient.
+    tables = [_table(call, way, m, n, align, scale, wide, way == "nearest") for m, n, scale in sizes]
 
     def terms(k: KernelBuilder, plane: Sequence[AxisVar], u: Sequence[AxisVar]) -> list[tuple[Sequence[Index], Expr]]:
-        if not buffers:
-            buffers.append(k.read(grad, (*out.shape[:-dims], *results)))
-        sizes = zip(u, out.shape[-dims:], results, scales)
-        taps = [taps_of(k, way, at, m, n, align, scale, wide, way == "nearest") for at, m, n, scale in sizes]
-        shares: list[tuple[tuple[Index, ...], Expr]] = [((), k.let(convert(buffers[0].at(*plane, *u), wide)))]
+        given = k.read(grad, (*out.shape[:-dims], *results))
+        taps: list[list[Tap]] = []
+        for at, table, (m, _, _) in zip(u, tables, sizes):
+            if table is None:
+                taps.append([(at, None)])
+            else:
+                taps.append([(place, w if w is None else k.let(w)) for place, w in _looked_up(k, table, at, m)])
+        shares: list[tuple[tuple[Index, ...], Expr]] = [((), k.let(convert(given.at(*plane, *u), wide)))]
         for dimension in taps:
             shares = [
                 ((*place, at), value if weight is None else value * weight)

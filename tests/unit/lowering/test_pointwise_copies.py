@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -115,6 +116,49 @@ def test_isin() -> None:
         check("aten::isin.Tensor_Scalar", x, 3, False, invert)
         check("aten::isin.Scalar_Tensor", 5, tests, False, invert)
     check("aten::isin.Tensor_Tensor", x.float(), torch.empty(0), False, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8])
+def test_isin_of_many(dtype: torch.dtype) -> None:
+    """Sorted and bisected: extremes, NaN (equal to nothing), both zeros, other types and layouts."""
+    few = torch.arange(-40, 40).to(dtype)
+    many = few.repeat(16)[torch.randperm(1280)]
+    if dtype.is_floating_point:
+        few[:4] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
+        many[5], many[7] = float("nan"), float("inf")
+    many[many == 3] = 4
+    for invert in (False, True):
+        check("aten::isin.Tensor_Tensor", few, many, False, invert)
+        check("aten::isin.Tensor_Tensor", few.view(8, 10), many.view(32, 40).t(), False, invert)
+    check("aten::isin.Scalar_Tensor", 3, many, False, False)
+    check("aten::isin.Tensor_Tensor", few[:0], many, False, False)
+    check("aten::isin.Tensor_Tensor", torch.arange(-50, 50), many, False, False)
+    check("aten::isin.Tensor_Tensor", few, torch.full((1100,), 7, dtype=dtype), False, False)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 11), (1, 8, 70, 1), (2, 9, 8, 8), (3, 1, 65, 2)])
+def test_copies_to_few_channels(shape: tuple[int, ...]) -> None:
+    """The longest loop goes inside where the innermost is short; every element still goes where it belongs."""
+    x = torch.randn(shape)
+    for given in (x, x.bfloat16(), x.mul(100).to(torch.int8)):
+        there = torch.empty_like(given, memory_format=torch.channels_last)
+        assert torch.equal(interpret("aten::neg", given, outputs=[there])[0], -given)
+        back = torch.empty(shape, dtype=given.dtype)
+        assert torch.equal(interpret("aten::neg", there.copy_(given), outputs=[back])[0], -given)
+    check("aten::add.Tensor", x.permute(0, 2, 3, 1), torch.randn(shape[1]))
+    check("aten::mul.Tensor", torch.randn(80, 5)[:, :3], torch.randn(80, 1))
+
+
+@pytest.mark.parametrize("n", [1, 1023, 1024, 1025, 3000])
+def test_masked_scatter_in_blocks(n: int) -> None:
+    """Blocks of 1,024: none, some and all of an element's block are taken; NaN and infinities are moved as they are."""
+    x, source = torch.randn(n), torch.randn(n + 5)
+    source[0], x[-1] = math.nan, math.inf
+    for mask in (torch.rand(n) > 0.5, torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)):
+        check("aten::masked_scatter", x, mask, source)
+    half = torch.rand(n, 2) > 0.5
+    check("aten::masked_scatter", torch.randn(2, n).t(), half, torch.randn(2 * n))
+    check("aten::masked_scatter", torch.arange(2 * n).view(n, 2), half[:, :1], torch.arange(4 * n).view(2, -1).t())
 
 
 LOSSES: list[tuple[str, tuple[Any, ...]]] = [

@@ -115,6 +115,32 @@ def test_adaptive2d(layout: str, size: list[int]) -> None:
     check("aten::adaptive_max_pool2d_backward", y, x, indices)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_adaptive_dtypes(dtype: torch.dtype) -> None:
+    """Windows that share elements add up in float32; NaN and infinities stay where they are; one large odd plane."""
+    x = sample(1, 2, 17, 13, dtype=dtype)
+    x[0, 0, 3, 4], x[0, 1, 8, 8] = math.nan, math.inf
+    for size in ([5, 4], [2, 13], [20, 3]):
+        check("aten::_adaptive_avg_pool2d", x, size)
+        check("aten::adaptive_max_pool2d", x, size)
+        check("aten::_adaptive_avg_pool2d_backward", sample(1, 2, *size, dtype=dtype), x)
+    check("aten::_adaptive_avg_pool2d", sample(1, 1, 131, 97, dtype=dtype), [3, 2])
+    check("aten::_adaptive_avg_pool2d", x[:0], [5, 4])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_of_windows_that_do_not_meet(layout: str, dtype: torch.dtype) -> None:
+    """Elements that no window has get 0."""
+    x = sample(2, 3, 9, 10, layout=layout).to(dtype)
+    windows = (([2, 2], [], None), ([2, 1], [3, 2], 5), ([1, 1], [4, 4], None), ([3, 2], [3, 3], -2))
+    for kernel, stride, divisor in windows:
+        grad = torch.ops.aten.avg_pool2d(x, kernel, stride) * 1.5
+        check("aten::avg_pool2d_backward", grad, x, kernel, stride, [0, 0], False, True, divisor)
+    y = torch.ops.aten.avg_pool2d(x, [2, 2], [2, 2], [0, 0], True)
+    check("aten::avg_pool2d_backward", y, x, [2, 2], [2, 2], [0, 0], True, True, None)
+
+
 @pytest.mark.parametrize("size", [[1, 1, 1], [2, 3, 7], [6, 3, 2]])
 def test_adaptive3d(size: list[int]) -> None:
     x = sample(1, 2, 5, 6, 7)

@@ -32,6 +32,23 @@ LAYOUTS = {
 DIMS = ([0], [-1], [0, 2], [1], None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_long_columns_and_single_rows(dtype: torch.dtype) -> None:
+    """Pieces of columns, what they leave over, and rows of one element, for which nothing is folded."""
+    for shape in ((8192, 3), (9001, 2), (1, 1000), (1, 3, 1)):
+        x = sample(shape, dtype)
+        if dtype.is_floating_point and shape[0] == 1:
+            x[..., 0] = math.nan
+        for dims in ([0], None):
+            check("aten::sum.dim_IntList", x, dims, True)
+        check("aten::amax", x, [0])
+        check("aten::max.dim", x, 0)
+        check("aten::argmin", x, 0)
+        if dtype.is_floating_point and shape[0] == 1:
+            check("aten::_softmax", x.float(), 0, False)
+            check("aten::mean.dim", x, [0])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_dims_and_layouts(layout: str, dtype: torch.dtype) -> None:

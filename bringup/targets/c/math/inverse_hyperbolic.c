@@ -57,7 +57,15 @@ F acosh(F x) {
   return CLOSE(D.acosh(WIDE(x)));
 }
 
+// For a float: 1 + x and 1 - x are exact, so one quotient and one logarithm in double are right to 45 bits; near 0, where
+// they would not be, three terms of the series. With the double's own function it took 3.8 of ATen's time.
+//! f64
+F atanh_of_float(F x) {
+  F a = abs(x), s = a * a, near = fma(a * s, POLY(s, 0.3333333333333333, 0.2), a);
+  return signed_as(select(MASK(a < 0x1p-9), near, log((a + 1.0) / (1.0 - a)) * 0.5), x);
+}
+
 //! f32
 F atanh(F x) {
-  return CLOSE(D.atanh(WIDE(x)));
+  return CLOSE(D.atanh_of_float(WIDE(x)));
 }
