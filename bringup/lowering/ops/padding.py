@@ -19,7 +19,7 @@ from bringup.lowering.scalar_types import opmath
 from bringup.lowering.symbolic import IntLike
 
 #: (position before the border is folded back, extent of the input) → position in the input.
-Reduction = Callable[[Index, Index], Expr]
+Border = Callable[[Index, Index], Expr]
 
 
 def reflected(at: Index, extent: Index) -> Expr:
@@ -34,7 +34,7 @@ def replicated(at: Index, extent: Index) -> Expr:
 
 
 def _places(
-    k: KernelBuilder, u: Sequence[Index], inputs: Sequence[IntLike], pads: Sequence[int], fold: Reduction
+    k: KernelBuilder, u: Sequence[Index], inputs: Sequence[IntLike], pads: Sequence[int], fold: Border
 ) -> list[Index]:
     """Where each position of the padded image comes from; pads are (before, after) from the last dimension on."""
     places: list[Index] = []
@@ -45,7 +45,7 @@ def _places(
     return places
 
 
-def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Reduction) -> None:
+def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Border) -> None:
     """Every element of the output from where the border folds back to."""
     (out,) = call.outs
     dims = len(pads) // 2
@@ -68,7 +68,7 @@ def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Reduction) -> None:
     copy(call, inside, x)
 
 
-def _fold_back(call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: Sequence[IntLike], fold: Fold) -> None:
+def _fold_back(call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: Sequence[IntLike], fold: Border) -> None:
     """A part of the output, which starts somewhere in the padded image, from where the border folds back to."""
     dims = len(starts)
     k = call.kernel()
@@ -79,7 +79,7 @@ def _fold_back(call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: 
     k.launch()
 
 
-def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Reduction) -> None:
+def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Border) -> None:
     """Every element of the gradient goes where its element came from."""
     (out,) = call.outs
     dims = len(pads) // 2
@@ -93,7 +93,7 @@ def pad_backward(call: Call, grad: Tensor, pads: Sequence[int], fold: Reduction)
     scatter_planes(call, out, dims, grad.shape[-dims:], terms)
 
 
-def _register(name: str, fold: Reduction) -> None:
+def _register(name: str, fold: Border) -> None:
     def forward(call: Call, self: Tensor, padding: list[int]) -> None:
         pad(call, self, padding, fold)
 
