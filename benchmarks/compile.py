@@ -1,28 +1,36 @@
 """Compiled graphs on the simulated device against the best the CPU can do on the same machine, and our own eager.
 
-python benchmarks/compile.py                                  # everything: about two hours
-python benchmarks/compile.py --quick                          # one thread, generated kernels, few rounds
-python benchmarks/compile.py --models mlp,gpt2 --threads 1 --json results/compile.json
-python benchmarks/compile.py --frozen --json results/compile_frozen.json    # the networks that nobody tunes for
+python benchmarks/compile.py --quick --keep build/inductor --fill              # first, busy machine or not
+python benchmarks/compile.py --quick --keep build/inductor --frozen --fill     # one thread, generated kernels
+python benchmarks/compile.py --quick --keep build/inductor --json results/compile.json                   # then, quiet
+python benchmarks/compile.py --quick --keep build/inductor --frozen --json results/compile_frozen.json   # not tuned
+python benchmarks/compile.py                                  # one thread and two, with and without a BLAS: hours
+python benchmarks/compile.py --models mlp,gpt2 --threads 1
 
-Each row is a process of its own with empty caches (BRINGUP_CACHE, TORCHINDUCTOR_CACHE_DIR), pinned to as many cores as
-it has threads. In it the sides run in alternating bursts (timing.py). `best` is the fastest of CPU eager, inductor and,
-for inference, inductor with freezing, which runs in a process of its own against inductor without: its constants would
-stay in the caches of the others. glibc gives no memory back between calls, so that page faults decide nothing.
+Each row is a process of its own, pinned to as many cores as it has threads. In it all sides run in alternating bursts
+(timing.py). `best` is the fastest of CPU eager, inductor and, for inference, inductor with freezing. glibc gives no
+memory back between calls, so that page faults decide nothing.
+
+Ours compiles into an empty cache. So does inductor without `--keep`; with it the code that inductor made, how long that
+took and how many kernels it calls are kept in a folder, and `--fill` does that and nothing else. Compile time is the
+first call's CPU time, with compilers that it starts, less a later call's; before it, both have compiled something else,
+so that imports, probes of the C++ compiler and precompiled headers are not counted. CPU time is the same on a busy
+machine, or nearly.
 
 `inference` is one call without gradients, `training` forward, loss and backward; the optimizers are graphs of their
-own. Compile time is the first call less a later one; before it, both compilers have compiled something else, so that
-imports, probes of the C++ compiler and precompiled headers are not counted. Kernels are counted in a second process
-that tells of every launch. `blas`: matrix products by OpenBLAS as the device's library (examples/vendor_blas),
-`generated`: all kernels are ours.
+own. Launches are those that torch.profiler sees, peak memory is what a call allocates above what is held before it.
+`blas`: matrix products by OpenBLAS as the device's library (examples/vendor_blas), `generated`: all kernels are ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import itertools
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,7 +42,7 @@ from time import perf_counter
 from typing import Any
 
 from recording import record
-from timing import Pair, Side, calls_of_burst, compare
+from timing import BURSTS_PER_ROUND, Side, calls_of_burst, compare_all
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,8 +50,8 @@ PHASES = ("inference", "training")
 LIBRARIES = ("generated", "blas")
 #: Networks that compilation has to gain as much for as for the graphs that only move memory.
 LITTLE_ARITHMETIC = ("lstm", "dlrm")
-#: Around the call whose launches are counted, on standard error.
-MARK = "-- counted call --"
+#: What a timeline has beside launches.
+NO_LAUNCH = ("copy ", "wait", "host function")
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,8 @@ class Question:
     library: str
     memory_bound: bool
     backend: str
-    seconds: float  # how long each comparison may take
+    seconds: float  # how long the comparison may take
+    kept: str | None = None  # where inductor's code is kept
 
     def __str__(self) -> str:
         return f"{self.model} {self.phase}, {self.threads} thread{'s'[: self.threads - 1]}, {self.library}"
@@ -80,15 +89,16 @@ class Row:
     kernels_inductor: int
     peak_ours: int
     peak_eager: int
+    peak_inductor: int
     fallbacks: int
     cpu: float  # CPU eager
     vs_cpu: float
-    frozen: float | None = None  # frozen ÷ plain inductor; None for training
+    vs_frozen: float | None = None  # inductor with freezing; None for training
 
     @property
     def vs_best(self) -> float:
         """Ours ÷ the best baseline."""
-        return max(self.vs_inductor, self.vs_cpu, self.vs_inductor / (self.frozen or 1.0))
+        return max(self.vs_inductor, self.vs_cpu, self.vs_frozen or 0.0)
 
     @property
     def best(self) -> str:
@@ -100,6 +110,10 @@ class Row:
     @property
     def vs_compile(self) -> float:
         return self.compile_ours / self.compile_inductor
+
+    @property
+    def vs_peak(self) -> float:
+        return self.peak_ours / self.peak_inductor
 
 
 # ---- in a process of its own ----
@@ -159,8 +173,89 @@ def open_device(question: Question) -> Any:
     return bringup.device("blas_chip" if question.library == "blas" else "sim")
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def first_call(run: Callable[[], None], clock: Callable[[], float] = cpu_seconds) -> float:
+    start = clock()
+    run()
+    return clock() - start
+
+
+def warm_up(backend: str, where: Any) -> None:
+    import torch
+
+    x = torch.ones(8, 8, device=where, requires_grad=True)
+    torch.compile(lambda x: (x @ x).tanh().sum(), backend=backend)(x).backward()
+
+
+def inductor_here(question: Question) -> tuple[Callable[[], None], dict[str, Any]]:
+    """Inductor's side, compiled; how long that took and how many kernels it calls, perhaps in an earlier run."""
+    import torch
+
+    warm_up("inductor", "cpu")
+    run = runner(question, torch.device("cpu"), torch.compile)
+    with InductorKernels() as kernels:
+        seconds = first_call(run)
+    found = {"compile_inductor": seconds - min(first_call(run) for _ in range(3)), "kernels_inductor": kernels.count}
+    if question.kept is None:
+        return run, found
+    file = Path(question.kept) / f"{question.model}-{question.phase}-{question.threads}-torch{torch.__version__}.json"
+    code = hashlib.sha256("".join(kernels.sources).encode()).hexdigest()
+    known = json.loads(file.read_text()) if file.exists() else {}
+    if known.get("code") != code:  # compiled just now, and not found there
+        known = {"code": code, "found": found}
+        file.write_text(json.dumps(known))
+    return run, known["found"]
+
+
+def frozen_here(question: Question) -> Callable[[], None] | None:
+    """Inductor with weights as constants, where that means something."""
+    import torch
+
+    if question.phase == "training" or question.memory_bound:
+        return None
+    run = runner(question, torch.device("cpu"), lambda f: torch.compile(f, options={"freezing": True}))
+    run()
+    return run
+
+
+def fill_here(question: Question) -> dict[str, Any]:
+    """Has inductor compile, so that a later row need not."""
+    _, found = inductor_here(question)
+    frozen_here(question)
+    return found
+
+
+def timeline(run: Callable[[], None], on_device: bool) -> list[Any]:
+    """What torch.profiler sees of a call, in order: the device's work, or the CPU's with its allocations."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kind = ProfilerActivity.PrivateUse1 if on_device else ProfilerActivity.CPU
+    with profile(activities=[kind], profile_memory=not on_device) as found:
+        run()
+    return sorted(found.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+
+
+def peak_on_cpu(run: Callable[[], None]) -> int:
+    """The most bytes that a call holds of PyTorch's CPU allocator above what was held before it."""
+    sizes = [event.nbytes() for event in timeline(run, on_device=False) if event.name() == "[memory]"]
+    return max(itertools.accumulate(sizes), default=0)
+
+
+def launches(run: Callable[[], None]) -> int:
+    """How many launches a call makes."""
+    import torch
+
+    cpu = torch.autograd.DeviceType.CPU
+    names = [event.name() for event in timeline(run, on_device=True) if event.device_type() != cpu]
+    return sum(not name.startswith(NO_LAUNCH) for name in names)
+
+
 def measure_here(question: Question) -> dict[str, Any]:
-    """All of a row but the number of our launches."""
+    """A row."""
     import torch
 
     import bringup
@@ -171,104 +266,64 @@ def measure_here(question: Question) -> dict[str, Any]:
     def synchronize() -> None:
         torch.accelerator.synchronize(device)
 
-    def nothing() -> None: ...
+    def waited(run: Callable[[], None]) -> Callable[[], None]:
+        def both() -> None:
+            run()
+            synchronize()
 
-    def first_call(run: Callable[[], None], wait: Callable[[], None]) -> float:
-        start = perf_counter()
-        run()
-        wait()
-        return perf_counter() - start
-
-    def warm_up(backend: str, where: Any) -> None:
-        x = torch.ones(8, 8, device=where, requires_grad=True)
-        torch.compile(lambda x: (x @ x).tanh().sum(), backend=backend)(x).backward()
+        return both
 
     def peak(run: Callable[[], None]) -> int:
         module = getattr(torch, device.type)
         synchronize()
         held = module.memory_allocated(device)
         module.reset_peak_memory_stats(device)
-        run()
-        synchronize()
+        waited(run)()
         return int(module.max_memory_allocated(device) - held)
 
     # Ours goes first: what the second compiler finds warm (Dynamo's and SymPy's caches) is inductor's gain.
     warm_up(question.backend, device)
-    warm_up("inductor", "cpu")
     ours = runner(question, device, lambda f: torch.compile(f, backend=question.backend))
-    compile_ours = first_call(ours, synchronize)
-    inductor = runner(question, torch.device("cpu"), torch.compile)
-    with InductorKernels() as kernels:
-        compile_inductor = first_call(inductor, nothing)
+    compile_ours = first_call(waited(ours))
+    compile_ours -= min(first_call(waited(ours)) for _ in range(3))
+    inductor, found = inductor_here(question)
     eager = runner(question, device, lambda f: f)
     on_cpu = runner(question, torch.device("cpu"), lambda f: f)
-    for run in (ours, inductor, eager, on_cpu) * 2:
+    others = {"eager": (eager, synchronize), "inductor": (inductor, nothing), "cpu": (on_cpu, nothing)}
+    frozen = frozen_here(question)
+    if frozen is not None:
+        others["frozen"] = (frozen, nothing)
+    for run in (ours, *(run for run, _ in others.values())) * 2:
         run()
     synchronize()
     fallen = bringup.fallbacks().calls
     ours()
     fallen = bringup.fallbacks().calls - fallen
 
-    def against(other: Callable[[], None], wait: Callable[[], None]) -> Pair:
-        longest = max(first_call(ours, synchronize), first_call(other, wait))
-        # A round is four bursts of three sides, and one call before each; fewer than five rounds give no interval.
-        rounds = max(5, min(60, int(question.seconds / 12 / longest / (1 + calls_of_burst(longest)))))
-        return compare(Side("f()", {"f": other}, wait), Side("f()", {"f": ours}, synchronize), rounds)
-
-    with_inductor, with_eager = against(inductor, nothing), against(eager, synchronize)
-    with_cpu = against(on_cpu, nothing)
+    longest = max(first_call(waited(run), perf_counter) for run in (ours, *(run for run, _ in others.values())))
+    # Each side has one call before each burst; ours runs twice; fewer than five rounds give no interval.
+    one_round = BURSTS_PER_ROUND * (len(others) + 2) * longest * (1 + calls_of_burst(longest))
+    rounds = max(5, min(60, int(question.seconds / one_round)))
+    sides = [Side("f()", {"f": run}, wait) for run, wait in others.values()]
+    pairs = dict(zip(others, compare_all(Side("f()", {"f": ours}, synchronize), sides, rounds)))
     return {
-        "ours": with_inductor.device,
-        "inductor": with_inductor.cpu,
-        "eager": with_eager.cpu,
-        "vs_inductor": with_inductor.ratio,
-        "vs_eager": with_eager.ratio,
-        "cpu": with_cpu.cpu,
-        "vs_cpu": with_cpu.ratio,
-        "noisy": with_inductor.noisy or with_eager.noisy or with_cpu.noisy,
-        "compile_ours": compile_ours - with_inductor.device,
-        "compile_inductor": compile_inductor - with_inductor.cpu,
-        "kernels_inductor": kernels.count,
+        **found,
+        "ours": pairs["eager"].cpu,
+        **{name: pairs[name].device for name in ("inductor", "eager", "cpu")},
+        **{f"vs_{name}": 1 / pair.ratio for name, pair in pairs.items()},
+        "noisy": any(pair.noisy for pair in pairs.values()),
+        "compile_ours": compile_ours,
+        "kernels_ours": launches(waited(ours)),
+        "kernels_eager": launches(waited(eager)),
         "peak_ours": peak(ours),
         "peak_eager": peak(eager),
+        "peak_inductor": peak_on_cpu(inductor),
         "fallbacks": fallen,
     }
 
 
-def frozen_here(question: Question) -> dict[str, Any]:
-    """How long inductor with freezing takes, as a part of what it takes without."""
-    import torch
-
-    torch.set_num_threads(question.threads)
-    plain = runner(question, torch.device("cpu"), torch.compile)
-    for _ in range(2):
-        plain()
-    frozen = runner(question, torch.device("cpu"), lambda f: torch.compile(f, options={"freezing": True}))
-    for _ in range(2):
-        frozen()
-    start = perf_counter()
-    plain()
-    longest = perf_counter() - start
-    rounds = max(5, min(40, int(question.seconds / 12 / longest / (1 + calls_of_burst(longest)))))
-    found = compare(Side("f()", {"f": plain}), Side("f()", {"f": frozen}), rounds)
-    return {"ratio": found.ratio, "noisy": found.noisy}
-
-
-def count_here(question: Question) -> dict[str, Any]:
-    """Runs both of our sides between marks; the parent counts the launches that BRINGUP_DEBUG=5 tells of."""
-    import torch
-
-    device = open_device(question)
-    for compiler in (lambda f: torch.compile(f, backend=question.backend), lambda f: f):
-        run = runner(question, device, compiler)
-        for _ in range(2):
-            run()
-        torch.accelerator.synchronize(device)
-        print(MARK, file=sys.stderr, flush=True)
-        run()
-        torch.accelerator.synchronize(device)
-        print(MARK, file=sys.stderr, flush=True)
-    return {}
+def nothing() -> None:
+    """The CPU has nothing to wait for."""
 
 
 # ---- the processes ----
@@ -281,7 +336,8 @@ def in_process(question: Question, part: str, folder: str, **extra: str) -> subp
         "BRINGUP_DRIVERS": blas if question.library == "blas" else "sim",
         "BRINGUP_SIM": f"{os.environ.get('BRINGUP_SIM', '')},mode=kernels,threads={count}".lstrip(","),
         "BRINGUP_CACHE": str(Path(folder) / "bringup"),
-        "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor"),
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(question.kept or folder) / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # processes that are waited for, so that their time is known
         "OMP_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
         # Blocks of any size stay with the process: page faults were a third of DLRM's training.
@@ -305,22 +361,14 @@ def in_process(question: Question, part: str, folder: str, **extra: str) -> subp
     return done
 
 
-def launches(told: str) -> tuple[int, int]:
-    """How many launches stand between the marks: of the compiled side, of the eager one."""
-    parts = told.split(MARK)
-    counts = [sum(" launch " in f" {line}" for line in part.splitlines()) for part in parts]
-    return counts[1], counts[3]
-
-
 def measure(question: Question) -> Row:
     with tempfile.TemporaryDirectory(prefix="bringup-compile-") as folder:
-        found = json.loads(in_process(question, "measure", folder).stdout.splitlines()[-1])
-        ours, eager = launches(in_process(question, "count", folder, BRINGUP_DEBUG="5").stderr)
-        frozen: dict[str, Any] = {"ratio": None, "noisy": False}
-        if question.phase == "inference" and not question.memory_bound:
-            frozen = json.loads(in_process(question, "frozen", folder).stdout.splitlines()[-1])
-    found["noisy"] |= frozen["noisy"]
-    return Row(question, kernels_ours=ours, kernels_eager=eager, frozen=frozen["ratio"], **found)
+        return Row(question, **json.loads(in_process(question, "measure", folder).stdout.splitlines()[-1]))
+
+
+def fill(question: Question) -> None:
+    with tempfile.TemporaryDirectory(prefix="bringup-compile-") as folder:
+        in_process(question, "fill", folder)
 
 
 def questions(options: argparse.Namespace) -> Iterator[Question]:
@@ -334,7 +382,9 @@ def questions(options: argparse.Namespace) -> Iterator[Question]:
                 continue
             for threads in options.threads:
                 for library in LIBRARIES[:1] if work.memory_bound else options.libraries:
-                    yield Question(name, phase, threads, library, work.memory_bound, options.backend, options.seconds)
+                    yield Question(
+                        name, phase, threads, library, work.memory_bound, options.backend, options.seconds, options.keep
+                    )
 
 
 # ---- what the numbers say ----
@@ -386,6 +436,8 @@ def judge(rows: Sequence[Row]) -> list[Bar]:
         bar(f"networks, {phase}: ours ÷ best baseline", 1.0, chosen, "vs_best")
         bar(f"networks, {phase}: ours ÷ best baseline, the worst row", 1.25, chosen, "vs_best", max)
     bar("networks: ours ÷ own eager", 0.85, own, "vs_eager")
+    training = [row for row in rows if row.question.phase == "training"]
+    bar("peak memory of training: ours ÷ inductor, the worst row", 1.05, training, "vs_peak", max)
     bar("compile time: ours ÷ inductor", 0.25, rows, "vs_compile")
     return found
 
@@ -402,7 +454,7 @@ def print_rows(rows: Sequence[Row], bars: Sequence[Bar]) -> None:
 
     columns = (
         "model", "phase", "threads", "library", "ours ms", "inductor ms", "ratio", "eager ms", "ratio", "÷ best",
-        "kernels\nours/eager/inductor", "compile s\nours/inductor", "ratio", "peak MiB\nours/eager", "",
+        "kernels\nours/eager/inductor", "compile s\nours/inductor", "ratio", "peak MiB\nours/eager/inductor", "",
     )  # fmt: skip
     table = Table(*columns)
     for row in rows:
@@ -421,7 +473,7 @@ def print_rows(rows: Sequence[Row], bars: Sequence[Bar]) -> None:
             f"{row.kernels_ours}/{row.kernels_eager}/{row.kernels_inductor}",
             f"{row.compile_ours:.2f}/{row.compile_inductor:.2f}",
             f"{row.vs_compile:.2f}",
-            f"{mib(row.peak_ours)}/{mib(row.peak_eager)}",
+            f"{mib(row.peak_ours)}/{mib(row.peak_eager)}/{mib(row.peak_inductor)}",
             ", ".join(["noisy"] * row.noisy + [f"{row.fallbacks} fallbacks"] * bool(row.fallbacks)),
         )
     console = Console(width=None if sys.stdout.isatty() else 180)
@@ -442,17 +494,24 @@ def main() -> None:
     parser.add_argument("--backend", default="bringup", help="what compiles our side (default: bringup)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--frozen", action="store_true", help="the frozen list instead of the networks that are tuned")
-    parser.add_argument("--part", choices=("measure", "count", "frozen"), help=argparse.SUPPRESS)
+    parser.add_argument("--keep", metavar="FOLDER", help="keep what inductor compiles there, for the next run")
+    parser.add_argument("--fill", action="store_true", help="only let inductor compile what the folder lacks")
+    parser.add_argument("--part", choices=("measure", "fill"), help=argparse.SUPPRESS)
     parser.add_argument("question", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
         question = Question(**json.loads(options.question))
-        part = {"measure": measure_here, "count": count_here, "frozen": frozen_here}[options.part]
+        part = {"measure": measure_here, "fill": fill_here}[options.part]
         print(json.dumps(part(question)))
         return
     from workloads import EVERYTHING, FROZEN, WORKLOADS
 
-    options.seconds = 4.0 if options.quick else 15.0
+    if options.fill and not options.keep:
+        parser.error("--fill fills the folder of --keep")
+    if options.keep:
+        options.keep = str(Path(options.keep).resolve())
+        Path(options.keep).mkdir(parents=True, exist_ok=True)
+    options.seconds = 6.0 if options.quick else 30.0
     options.threads = options.threads or ([1] if options.quick else [1, 2])
     options.libraries = options.libraries or (["generated"] if options.quick else list(LIBRARIES))
     options.models = options.models or [work.name for work in (FROZEN if options.frozen else WORKLOADS.values())]
@@ -478,6 +537,10 @@ def main() -> None:
         for question in asked:
             progress.update(task, now=str(question))
             try:
+                if options.fill:
+                    fill(question)
+                    progress.advance(task)
+                    continue
                 row = measure(question)
                 rows.append(row)
                 progress.console.print(
@@ -487,6 +550,8 @@ def main() -> None:
                 failed.append(str(error))
                 print(error, file=sys.stderr)
             progress.advance(task)
+    if options.fill:
+        sys.exit(f"{len(failed)} of {len(asked)} could not be compiled" if failed else None)
     bars = judge(rows)
     print_rows(rows, bars)
     met = sum(bar.met is True for bar in bars)

@@ -18,7 +18,7 @@ import gc
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -85,9 +85,16 @@ class Pair:
 
 def compare(cpu: Side, device: Side, rounds: int = 60, longest: float = LONG_BURST_SECONDS) -> Pair:
     """Interleaved measurement of two sides in bursts of up to ``longest`` seconds; see the top of this file."""
-    sides = (cpu.burst(), device.burst(), cpu.burst())
+    return compare_all(cpu, [device], rounds, longest)[0]
+
+
+def compare_all(
+    cpu: Side, devices: Sequence[Side], rounds: int = 60, longest: float = LONG_BURST_SECONDS
+) -> list[Pair]:
+    """The same of several sides at once, each against the first one, which alone runs twice."""
+    sides = (cpu.burst(), *(device.burst() for device in devices), cpu.burst())
     counts = tuple(_calls_per_burst(side, longest) for side in sides)
-    minima: tuple[list[float], ...] = ([], [], [])
+    minima: tuple[list[float], ...] = tuple([] for _ in sides)
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -102,15 +109,21 @@ def compare(cpu: Side, device: Side, rounds: int = 60, longest: float = LONG_BUR
     finally:
         if collecting:
             gc.enable()
-    ratios = [on_device / on_cpu for on_cpu, on_device, _ in zip(*minima, strict=True)]
-    controls = [again / on_cpu for on_cpu, _, again in zip(*minima, strict=True)]
+    first, *others, again = minima
+    control = statistics.median(two / one for one, two in zip(first, again, strict=True))
+    return [_pair(first, other, control) for other in others]
+
+
+def _pair(first: Sequence[float], other: Sequence[float], control: float) -> Pair:
+    """What the seconds of each round say of two sides."""
+    ratios = [theirs / ours for ours, theirs in zip(first, other, strict=True)]
     ratio = statistics.median(ratios)
     low, _, high = statistics.quantiles(ratios, n=4)
     return Pair(
-        cpu=statistics.median(minima[0]),
-        device=statistics.median(minima[1]),
+        cpu=statistics.median(first),
+        device=statistics.median(other),
         ratio=ratio,
-        control=statistics.median(controls),
+        control=control,
         uncertainty=1.57 * (high - low) / len(ratios) ** 0.5 / ratio,  # the notch of a box plot
     )
 

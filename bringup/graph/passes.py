@@ -87,6 +87,7 @@ def described(function: Callable[..., Any]) -> tuple[str, str]:
 _BUILT_IN: tuple[tuple[str, Stage, str, Callable[[Graph, Facts], bool]], ...] = (
     ("keyed_dropout", "joint", "compile.keyed_dropout:use_keys", lambda graph, facts: True),
     ("needless_copies", "joint", "compile.needless_copies:remove_needless_copies", lambda graph, facts: True),
+    ("shared_bags", "joint", "compile.shared_bags:share_bags", lambda graph, facts: True),
     ("integer_ops", "graph", "quantize.rewrite:use_integer_ops", lambda graph, facts: _is_quantized(graph)),
     ("batch_norm_folding", "graph", "export.batch_norm_folding:fold_batch_norms", lambda _, f: f.fold_batch_norm),
     ("constant_folding", "graph", "export.constant_folding:fold_constants", lambda _, f: f.constants is not None),

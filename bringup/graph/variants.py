@@ -58,7 +58,11 @@ def _fuse(lowered: LoweredGraph, limits: FusionLimits | None) -> None:
         lowered.fused = Fused(tuple(lowered.steps), (), tuple((n,) for n in range(len(lowered.steps))))
     else:
         from bringup.graph.fusion import fuse_steps
+        from bringup.graph.repeated import without_repeats
 
+        needed = without_repeats(lowered.steps, lowered.kept, lowered.call.temporaries)
+        lowered.nodes = [lowered.nodes[number] for number, _ in needed]
+        lowered.steps = [step for _, step in needed]
         lowered.fused = fuse_steps(lowered.steps, lowered.kept, limits, lowered.symbols.ranges)
 
 

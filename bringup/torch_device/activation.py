@@ -471,6 +471,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     serialization.register()
     sharing.register()
     call_after_import("torch._dynamo", lambda: _register_with_dynamo(default_backend))
+    call_after_import("torch._subclasses.fake_impls", _register_traced_layouts)
     process_group.register(kind)
     if tables is not None:
         tables.define()
@@ -480,6 +481,12 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
 
     atexit.register(_shut_down, core)
     _state.unusable = False
+
+
+def _register_traced_layouts() -> None:
+    from bringup.graph.compile import traced_convolutions
+
+    traced_convolutions.register()
 
 
 def _register_with_dynamo(default_backend: bool) -> None:

@@ -312,3 +312,49 @@ def test_a_probability_that_changes(compiled: Compile, numbers: Any) -> None:
             y.sum().backward()
             found.append((y.detach(), x.grad))
         same(*found)
+
+
+# ---- the layout of what comes out of convolutions ----
+def _last(*shape: int) -> torch.Tensor:
+    format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(memory_format=format)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "how"),
+    [
+        pytest.param(_last(2, 6, 5, 7), torch.randn(6, 1, 3, 3), {"groups": 6, "padding": 1}, id="depthwise"),
+        pytest.param(_last(2, 4, 5, 7), torch.randn(6, 4, 3, 3), {"stride": 2}, id="image last"),
+        pytest.param(torch.randn(2, 4, 5, 7), _last(6, 4, 3, 3), {}, id="weight last"),
+        pytest.param(_last(2, 4, 5, 7).transpose(2, 3), torch.randn(6, 4, 3, 3), {}, id="neither"),
+        pytest.param(_last(1, 2, 3, 4, 5), torch.randn(3, 2, 2, 2, 2), {}, id="three dimensions"),
+        pytest.param(_last(2, 4, 5, 7)[:, :, :, 1:], torch.randn(6, 4, 1, 1), {}, id="part of one"),
+    ],
+)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_convolutions_keep_channels_last(
+    compiled: Compile, device: str, x: torch.Tensor, weight: torch.Tensor, how: dict[str, int], transposed: bool,
+    dynamic: bool,
+) -> None:  # fmt: skip
+    """Traced as contiguous, each image would be turned on its way, and come out in other strides than in eager mode."""
+    if transposed:
+        weight = weight.transpose(0, 1).contiguous() if how.get("groups", 1) == 1 else weight
+    op = getattr(F, f"conv{'_transpose' * transposed}{x.ndim - 2}d")
+
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return op(x, weight, **how)
+
+    def steps(value: torch.Tensor) -> list[int]:
+        return [stride for stride, extent in zip(value.stride(), value.shape) if extent > 1]
+
+    results = []
+    for function in (compiled(layer, dynamic=dynamic), layer):
+        image = torch.empty_strided(x.shape, x.stride(), device=device).copy_(x).requires_grad_()
+        filters = torch.empty_strided(weight.shape, weight.stride(), device=device).copy_(weight).requires_grad_()
+        y = function(image, filters)
+        y.backward(torch.ones_like(y))
+        results.append((y.detach(), image.grad, filters.grad))
+    same(*results)
+    ours, theirs = ([steps(value) for value in result] for result in results)
+    assert ours == theirs

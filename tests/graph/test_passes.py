@@ -104,7 +104,7 @@ def test_the_order_is_as_said() -> None:
     bringup.graph_pass("early", stage="joint")(lambda graph: None)
     order = [one.name for one in passes()]
     assert order == [
-        *("keyed_dropout", "needless_copies", "early"),
+        *("keyed_dropout", "needless_copies", "shared_bags", "early"),
         *("first", "integer_ops", "between", "batch_norm_folding", "constant_folding", "last"),
     ]
     for name in names:

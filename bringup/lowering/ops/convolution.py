@@ -43,7 +43,7 @@ def geometry(
     """
     if any(step <= 0 for step in dilation):
         raise RuntimeError(f"dilation should be greater than zero, but got {list(each(dilation, dims))}")
-    return Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), groups)
+    return Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), int(groups))
 
 
 @dataclass(frozen=True)

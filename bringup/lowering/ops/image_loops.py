@@ -16,12 +16,14 @@ from bringup.lowering.symbolic import IntLike, hint_of
 
 
 def each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
-    """One number per dimension; a single one stands for all.
+    """One number per dimension; a single one stands for all. They shape the kernel: one that a graph leaves open is
+    pinned down.
 
     >>> each([3], 2)
     (3, 3)
     """
-    return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
+    pinned = tuple(map(int, numbers))
+    return pinned * dims if len(pinned) == 1 else pinned
 
 
 def grid_by_memory(k: KernelBuilder, out: Tensor) -> tuple[AxisVar, ...]:
