@@ -50,6 +50,9 @@ def finish_work(device: int) -> bool:
     """Waits for all work of a device and keeps its failures for synchronize(); False: the work may still run."""
 
 def synchronize(device: int) -> None: ...
+def leave_groups() -> None:
+    """Gives up collectives whose other ranks do not come, ten seconds after the program's end."""
+
 def shut_down() -> None:
     """Registered with atexit: waits for streams, closes devices; afterwards no driver is called any more."""
 

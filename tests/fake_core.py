@@ -45,6 +45,9 @@ class FakeCore(ModuleType):
     def before_first_use(self, function: Any) -> None:
         pass
 
+    def leave_groups(self) -> None:
+        pass
+
     def shut_down(self) -> None:
         pass
 

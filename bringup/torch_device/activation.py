@@ -514,6 +514,7 @@ def _shut_down(core: Any) -> None:
     # raised the error of queued work.
     if _profiler_enabled():
         _disable_profiler()
+    core.leave_groups()  # first, as devices wait for calls that wait for other ranks
     _give_up_stuck_devices(core)
     core.shut_down()
 
