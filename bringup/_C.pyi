@@ -50,6 +50,9 @@ def finish_work(device: int) -> bool:
     """Waits for all work of a device and keeps its failures for synchronize(); False: the work may still run."""
 
 def synchronize(device: int) -> None: ...
+def give_up_late_collectives() -> bool:
+    """At exit: ends collectives that have waited for other ranks for ten seconds; False: some still wait."""
+
 def shut_down() -> None:
     """Registered with atexit: waits for streams, closes devices; afterwards no driver is called any more."""
 

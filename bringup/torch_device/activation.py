@@ -536,7 +536,7 @@ def _give_up_stuck_devices(core: Any) -> None:
         if not core.is_open(index) or core.in_bad_fork():
             continue
         try:
-            wait_until_idle(index, max(0.0, end - time.monotonic()))
+            wait_until_idle(index, max(0.0, end - time.monotonic()), core.give_up_late_collectives)
         except TimeoutError as error:
             print(f"bringup: the process ends, and {error}", file=sys.stderr)
             core.give_up(index, "its work did not end")
