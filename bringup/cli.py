@@ -35,7 +35,7 @@ def main() -> None:
         print(_EXTRAS, file=sys.stderr)
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="replace")  # our texts hold signs that not every locale has
     app()()
 

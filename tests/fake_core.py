@@ -45,6 +45,9 @@ class FakeCore(ModuleType):
     def before_first_use(self, function: Any) -> None:
         pass
 
+    def give_up_late_collectives(self) -> bool:
+        return True
+
     def shut_down(self) -> None:
         pass
 
@@ -87,6 +90,9 @@ class FakeCore(ModuleType):
 
     def ask_about_fallbacks(self, function: Any) -> None:
         self.asked = function
+
+    def count_flops_with(self, function: Any) -> None:
+        pass
 
 
 core = FakeCore()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -286,7 +287,7 @@ def test_launches_are_counted(on_upmem: Callable[..., str]) -> None:
         """,
         options="dpus=2,timing=1",
     )
-    assert "instructions counted on samples" in said
+    assert re.search(r"kernels ±\d+% on average, not calibrated, instructions counted on samples", said)
 
 
 def test_a_counted_launch_in_the_report() -> None:

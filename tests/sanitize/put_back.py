@@ -60,12 +60,22 @@ MISTAKES = {
     "a device opens while another thread still registers": Mistake(
         "runtime_stress",
         (
-            ("opening.cpp", "ended_.wait(lock, [&] { return runner_ == std::thread::id(); });", ""),
-            ("opening.cpp", "if (done_) return;", "if (done_ || runner_ != std::thread::id()) return;"),
+            (
+                "opening.cpp",
+                "  std::lock_guard lock(mutex_);\n  if (done_) return;",
+                "  if (done_ || runner_.load() != std::thread::id()) return;",
+            ),
         ),
     ),
     "a registration that failed is not tried again": Mistake(
-        "runtime_stress", (("opening.cpp", "    end(false);", "    end(true);"),)
+        "runtime_stress",
+        (
+            (
+                "opening.cpp",
+                "    runner_ = std::thread::id();\n    throw;",
+                "    runner_ = std::thread::id();\n    done_ = true;\n    throw;",
+            ),
+        ),
     ),
     "a capture is used after it has ended": Mistake(
         "runtime_stress",

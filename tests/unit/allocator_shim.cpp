@@ -102,8 +102,8 @@ int allocate(Session* s, uint64_t nbytes, int32_t stream, Block** block) {
 }
 void release(Session* s, Block* block) { s->allocator.free(block); }
 void record_stream(Session* s, Block* block, int32_t stream) { s->allocator.record_stream(block, stream); }
-uint64_t address(Block* block) { return CachingAllocator::address(block); }
-uint64_t size(Block* block) { return CachingAllocator::size(block); }
+uint64_t address(Block* block) { return block->address; }
+uint64_t size(Block* block) { return block->size; }
 Block* find(Session* s, uint64_t address) { return s->allocator.find(address); }
 int empty_cache(Session* s) {
   return status_of([&] { s->allocator.empty_cache(); });

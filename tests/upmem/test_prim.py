@@ -20,6 +20,7 @@ except DpuToolchainMissing as reason:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import prim  # noqa: E402
+from recording import recorded  # noqa: E402
 
 
 @pytest.mark.parametrize("kernel", prim.KERNELS)
@@ -46,6 +47,12 @@ def test_the_laws_recover_what_they_are_given() -> None:
     for law in ("ours, leave one kernel out", "ours, leave 64 DPUs out", "ours, half split"):
         assert found[law]["mean"] < 1e-9
     assert found["ours, no calibration"]["mean"] > 0.2
+
+
+def test_reports_state_the_errors_that_were_recorded() -> None:
+    stated = calibration()["error"]
+    assert stated["kernels"] == round(recorded("upmem_prim")["data"]["laws"]["ours, no calibration"]["mean"], 3)
+    assert stated["transfers"] == round(recorded("upmem_transfers")["data"]["both"]["mean"], 3)
 
 
 def test_kernels_of_the_calibration_exist() -> None:

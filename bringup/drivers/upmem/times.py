@@ -116,16 +116,20 @@ class Times:
         widths = [max(map(len, column)) for column in zip(head, *rows)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *rows)]
         energy = total * self.dpus * float(self._numbers["machine"]["watts_per_dpu"])
-        kind = (
-            "times are measured"
-            if self.measured
-            else (
-                "times are estimates, kernels not calibrated: instructions counted on samples of the DPUs "
-                "(≥: of DMA alone, where a kernel could not be counted)"
-                if self.counted
-                else "times of kernels are of their DMA alone, what they take at least: timing=1 counts instructions"
+        error = self._numbers["error"]
+        transfers = f"transfers ±{error['transfers']:.0%}"
+        if self.measured:
+            kind = "times are measured"
+        elif self.counted:
+            kind = (
+                f"times are estimates: kernels ±{error['kernels']:.0%} on average, not calibrated, instructions counted "
+                f"on samples of the DPUs (≥: of DMA alone, where a kernel could not be counted); {transfers}, calibrated"
             )
-        )
+        else:
+            kind = (
+                "times of kernels are of their DMA alone, what they take at least: timing=1 counts instructions; "
+                f"{transfers}, calibrated"
+            )
         beyond = "; more than one rank is extrapolated, unvalidated" if self.dpus > 64 else ""
         return "\n".join(
             [

@@ -14,8 +14,9 @@ from bringup.lowering.registry import DEFINITIONS, LOWERINGS, OUTPUTS, Defined, 
 
 
 @pytest.fixture(autouse=True)
-def _table_as_it_was() -> Iterator[None]:
+def _table_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = dict(DEFINITIONS)
+    monkeypatch.setattr(registry, "LATE", [])  # as if no device were open: other tests of this process open some
     yield
     DEFINITIONS.clear()
     DEFINITIONS.update(before)
