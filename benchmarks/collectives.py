@@ -112,10 +112,10 @@ def main() -> None:
                 "name": f"{way} {name}",
                 "memory": way,
                 "all_reduce of": name,
-                "CPU tensors, ms": row["cpu"] * 1e3,
-                "device, ms": row["device"] * 1e3,
+                "CPU ms": row["cpu"] * 1e3,
+                "device ms": row["device"] * 1e3,
                 "ratio": row["ratio"],
-                "at most": BOUNDS.get((way, name), ""),
+                "bound": BOUNDS.get((way, name), ""),
             }
             for way, sizes in everything.items()
             for name, row in sizes.items()

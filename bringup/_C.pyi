@@ -50,8 +50,8 @@ def finish_work(device: int) -> bool:
     """Waits for all work of a device and keeps its failures for synchronize(); False: the work may still run."""
 
 def synchronize(device: int) -> None: ...
-def leave_groups() -> None:
-    """Gives up collectives whose other ranks do not come, ten seconds after the program's end."""
+def give_up_late_collectives() -> bool:
+    """At exit: ends collectives that have waited for other ranks for ten seconds; False: some still wait."""
 
 def shut_down() -> None:
     """Registered with atexit: waits for streams, closes devices; afterwards no driver is called any more."""

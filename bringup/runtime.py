@@ -16,6 +16,6 @@ def _autoload() -> None:
     """Registers devices with PyTorch, and watches them where BRINGUP_SANITIZE says so."""
     activation.autoload()
     if os.environ.get("BRINGUP_SANITIZE") and in_use.state.active:
-        from bringup.sanitizer import enable_from_environment
+        from bringup.sanitizer.environment import enable_from_environment
 
         enable_from_environment()

@@ -45,8 +45,8 @@ class FakeCore(ModuleType):
     def before_first_use(self, function: Any) -> None:
         pass
 
-    def leave_groups(self) -> None:
-        pass
+    def give_up_late_collectives(self) -> bool:
+        return True
 
     def shut_down(self) -> None:
         pass

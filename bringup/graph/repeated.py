@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bringup.graph.fusion.steps import Memory, Opaque, Step
 from bringup.ir.kernel import Kernel
-from bringup.lowering.call import Launch, Number, Tensor
+from bringup.lowering.call import LoweredLaunch, Number, Tensor
 from bringup.lowering.symbolic import index_of
 
 
@@ -133,7 +133,7 @@ class _Contents:
         return bool(self._written[number]) and self._written[number] <= same.keys()
 
 
-def _key(launch: Launch, contents: Sequence[tuple[int, int]]) -> Hashable:
+def _key(launch: LoweredLaunch, contents: Sequence[tuple[int, int]]) -> Hashable:
     """Equal for launches that compute the same."""
     views = tuple(
         (

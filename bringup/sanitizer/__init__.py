@@ -8,26 +8,9 @@ docs/sanitizer.md.
 
 from __future__ import annotations
 
-import atexit
-import os
-import warnings
+import torch  # noqa: F401  # first: its import imports what follows, under BRINGUP_SANITIZE
 
 from bringup.sanitizer.race import StreamRace
 from bringup.sanitizer.watch import StreamSanitizer
 
-__all__ = ["StreamRace", "StreamSanitizer", "enable_from_environment"]
-
-
-def enable_from_environment() -> None:
-    """Switches the sanitizer on for the whole process where the environment says so.
-
-    >>> enable_from_environment()  # doctest: +SKIP
-    """
-    wanted = os.environ.get("BRINGUP_SANITIZE", "")
-    if wanted == "stream":
-        sanitizer = StreamSanitizer().__enter__()
-        atexit.register(sanitizer.__exit__, None, None, None)  # before devices close, which is registered already
-    elif wanted:  # an exception would take `import torch` down
-        warnings.warn(
-            f"BRINGUP_SANITIZE={wanted!r} means nothing: it is 'stream' or not set", RuntimeWarning, stacklevel=2
-        )
+__all__ = ["StreamRace", "StreamSanitizer"]

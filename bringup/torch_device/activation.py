@@ -514,7 +514,6 @@ def _shut_down(core: Any) -> None:
     # raised the error of queued work.
     if _profiler_enabled():
         _disable_profiler()
-    core.leave_groups()  # first, as devices wait for calls that wait for other ranks
     _give_up_stuck_devices(core)
     core.shut_down()
 
@@ -537,7 +536,7 @@ def _give_up_stuck_devices(core: Any) -> None:
         if not core.is_open(index) or core.in_bad_fork():
             continue
         try:
-            wait_until_idle(index, max(0.0, end - time.monotonic()))
+            wait_until_idle(index, max(0.0, end - time.monotonic()), core.give_up_late_collectives)
         except TimeoutError as error:
             print(f"bringup: the process ends, and {error}", file=sys.stderr)
             core.give_up(index, "its work did not end")

@@ -6,6 +6,7 @@ They make the plain classes because torch.Event.elapsed_time and torch.Stream.re
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -136,8 +137,11 @@ def synchronize(device: Device = None, timeout: float | None = None) -> None:
 COUNT = 65
 
 
-def wait_until_idle(index: int, timeout: float) -> None:
-    """Waits until nothing runs on a device; raises TimeoutError where something does for longer than ``timeout``."""
+def wait_until_idle(index: int, timeout: float, meanwhile: Callable[[], object] = bool) -> None:
+    """Waits until nothing runs on a device; raises TimeoutError where something does for longer than ``timeout``.
+
+    ``meanwhile`` is called again and again until then.
+    """
     if not timeout >= 0:
         raise ValueError(f"synchronize cannot wait for {timeout} seconds")
     end, pause = time.monotonic() + timeout, 1e-5
@@ -149,6 +153,7 @@ def wait_until_idle(index: int, timeout: float) -> None:
                 f"{in_use.device_type()}:{index} is not done after {timeout:.3g} s: work of stream {names} still runs. "
                 "A kernel may be stuck (BRINGUP_DEBUG=4 prints each launch), or wait for an event that nothing records"
             )
+        meanwhile()
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
 

@@ -153,7 +153,8 @@ def test_threads_that_share_tensors_and_free_each_others_memory(device: str) -> 
         ),
         pytest.param(
             "module = getattr(torch, DEVICE)\nside = module.Stream()\nx = torch.ones(1000, device=DEVICE)\n"
-            "with module.stream(side):\n    module._sleep(200)\n    y = torch.zeros(1000).pin_memory()\n"
+            "side.wait_stream(module.current_stream())\nwith module.stream(side):\n    module._sleep(200)\n"
+            "    y = torch.zeros(1000).pin_memory()\n"
             "    y.copy_(x, non_blocking=True)",
             id="queued work",
         ),

@@ -51,6 +51,20 @@ def test_the_variable_watches_the_whole_program(run_python: Callable[..., Any]) 
     assert says in result.stderr
 
 
+def test_the_variable_where_the_sanitizer_is_imported_before_torch(run_python: Callable[..., Any]) -> None:
+    program = f"""
+from bringup.sanitizer import StreamRace
+{SETUP}
+x = torch.ones(1000, device="sim")
+try:
+    with on(side):
+        x + 1
+except StreamRace:
+    print("found")
+"""
+    assert "found" in run_python(program, env={"BRINGUP_SANITIZE": "stream"}, fresh=True).stdout
+
+
 def indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.strip().splitlines())
 

@@ -66,9 +66,11 @@ def test_a_late_rank_is_a_timeout_that_names_the_collective(tmp_path: Path) -> N
     assert any("all_reduce" in entry["profiling_name"] for entry in recorded["entries"]), recorded
 
 
-@pytest.mark.parametrize("drivers", ["sim", "chip_driver.py"])
+@pytest.mark.parametrize(
+    "drivers", ["sim", "device/chip_driver.py", "distributed/staged_driver.py", "distributed/own_collectives_driver.py"]
+)
 def test_a_program_that_ends_in_a_collective_does_not_hang(drivers: str, tmp_path: Path) -> None:
-    chosen = drivers if drivers == "sim" else str(HERE.parent / "device" / drivers)
+    chosen = drivers if drivers == "sim" else str(HERE.parent / drivers)
     env = ranks.environment(2, BRINGUP_DRIVERS=chosen)
     first, other = ranks.start(["-W", "ignore", "-m", MODULE, "forgotten", str(tmp_path)], 2, env, tmp_path)
     try:

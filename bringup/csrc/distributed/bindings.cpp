@@ -57,6 +57,7 @@ void bind_distributed(py::module_& module) {
                                  const c10::intrusive_ptr<c10d::Store>& store) {
     return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<ProcessGroup>(host, name, store));
   });
+  module.def("give_up_late_collectives", &DeviceWork::give_up_late, py::call_guard<py::gil_scoped_release>());
   module.def("observe_failures", [](py::object function) {
     g_observer = function.release().ptr();
     failure_observer = &tell_observer;

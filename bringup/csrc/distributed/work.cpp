@@ -20,12 +20,17 @@ constexpr auto kGrace = std::chrono::seconds(10); // at exit, for other ranks
 struct Waited {
   std::mutex mutex;
   std::set<DeviceWork*> works;
+  uint64_t changes = 0, seen = 0; // works that started or ended
 };
 Waited& waited() {
   static auto* works = new Waited();
   return *works;
 }
-std::atomic<Clock::rep> g_leaving{0}; // when to give up; 0: never
+std::atomic<Clock::rep> g_leaving{0}; // when to give up, unless something starts or ends until then; 0: never
+void note_change() {
+  std::lock_guard lock(waited().mutex);
+  ++waited().changes;
+}
 std::atomic<bool> g_gone{false}, g_gave_up{false};
 std::atomic<int> g_holding{0};
 
@@ -117,6 +122,7 @@ void DeviceWork::start_host(const std::function<HostWork()>& start, bool at_once
 
 void DeviceWork::wait_at_exit(bool listed) {
   std::lock_guard lock(waited().mutex);
+  ++waited().changes;
   if (listed)
     waited().works.insert(this);
   else
@@ -169,9 +175,11 @@ void DeviceWork::finish_host(bool last) {
     std::lock_guard lock(lock_);
     host_ready_ = true;
   } else {
+    note_change();
     std::unique_lock lock(lock_);
     const bool done = host_is_done(lock);
     lock.unlock();
+    note_change();
     if (!done) give_up();
   }
   if (!last) return;
@@ -362,21 +370,25 @@ void DeviceWork::abort() {
   if (host) host->abort();
 }
 
-void DeviceWork::leave() {
-  const auto until = Clock::now() + kGrace;
-  g_leaving = until.time_since_epoch().count();
-  for (bool empty = false; !empty;) { // what is on its way arrives; the rest is given up
-    std::vector<c10::intrusive_ptr<DeviceWork>> late;
-    {
-      std::lock_guard lock(waited().mutex);
-      empty = waited().works.empty();
-      if (Clock::now() > until)
-        for (DeviceWork* work : std::exchange(waited().works, {}))
-          late.push_back(c10::intrusive_ptr<DeviceWork>::reclaim_copy(work));
-    }
-    for (const auto& work : late) work->give_up();
-    if (!empty) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+bool DeviceWork::give_up_late() {
+  std::vector<c10::intrusive_ptr<DeviceWork>> late;
+  bool empty = false;
+  {
+    std::lock_guard lock(waited().mutex);
+    const auto now = Clock::now();
+    if (!g_leaving || waited().changes != waited().seen) g_leaving = (now + kGrace).time_since_epoch().count();
+    waited().seen = waited().changes;
+    empty = waited().works.empty();
+    if (now.time_since_epoch().count() > g_leaving)
+      for (DeviceWork* work : std::exchange(waited().works, {}))
+        late.push_back(c10::intrusive_ptr<DeviceWork>::reclaim_copy(work));
   }
+  for (const auto& work : late) work->give_up();
+  return empty;
+}
+
+void DeviceWork::leave() {
+  while (!give_up_late()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   g_gone = true;
   while (g_holding) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -48,8 +48,9 @@ class DeviceWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return name_.number; }
 
-  static void leave();   // at exit: nothing waits longer than a moment for other ranks
-  static bool gave_up(); // then: the host's threads still wait, so nobody may wait for these
+  static bool give_up_late(); // at exit: what has waited for other ranks for long; says whether nothing waits now
+  static void leave();        // until nothing waits for other ranks
+  static bool gave_up();      // then: the host's threads still wait, so nobody may wait for these
 
  private:
   void fail(const std::string& why) noexcept;

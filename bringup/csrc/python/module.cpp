@@ -163,10 +163,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("clock", [](int device) { return translated([&] { return device_at(device).clock(); }); }, NoGil());
   module.def("finish_work", [](int device) { return device_at(device).finish_work(kAllStreams); }, NoGil());
   module.def("synchronize", [](int device) { translated([&] { device_at(device).synchronize(); }); }, NoGil());
-  module.def("leave_groups", &leave_groups, NoGil());
   module.def(
       "shut_down",
       [] {
+        leave_groups();
         Registry::get().tell_unheard_failures(); // before the fence's work takes them
         fence_autograd_workers();
         Registry::get().shut_down();

@@ -122,8 +122,9 @@ class Times:
             kind = "times are measured"
         elif self.counted:
             kind = (
-                f"times are estimates: kernels ±{error['kernels']:.0%} on average, not calibrated, instructions counted "
-                f"on samples of the DPUs (≥: of DMA alone, where a kernel could not be counted); {transfers}, calibrated"
+                f"times are estimates: kernels ±{error['kernels']:.0%} on average, not calibrated, instructions "
+                "counted on samples of the DPUs (≥: of DMA alone, where a kernel could not be counted); "
+                f"{transfers}, calibrated"
             )
         else:
             kind = (
