@@ -133,7 +133,7 @@ class _Contents:
         return bool(self._written[number]) and self._written[number] <= same.keys()
 
 
-def _key(launch: Launch, contents: Sequence[tuple[int, int]]) -> Hashable:
+def _key(launch: Launch[Any], contents: Sequence[tuple[int, int]]) -> Hashable:
     """Equal for launches that compute the same."""
     views = tuple(
         (

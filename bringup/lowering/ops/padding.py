@@ -68,7 +68,9 @@ def pad(call: Call, x: Tensor, pads: Sequence[int], fold: Border) -> None:
     copy(call, inside, x)
 
 
-def _fold_back(call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: Sequence[IntLike], fold: Border) -> None:
+def _fold_back(
+    call: Call, out: Tensor, x: Tensor, pads: Sequence[int], starts: Sequence[IntLike], fold: Border
+) -> None:
     """A part of the output, which starts somewhere in the padded image, from where the border folds back to."""
     dims = len(starts)
     k = call.kernel()
