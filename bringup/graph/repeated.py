@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bringup.graph.fusion.steps import Memory, Opaque, Step
 from bringup.ir.kernel import Kernel
@@ -133,7 +134,7 @@ class _Contents:
         return bool(self._written[number]) and self._written[number] <= same.keys()
 
 
-def _key(launch: Launch[Any], contents: Sequence[tuple[int, int]]) -> Hashable:
+def _key(launch: Launch[Any, Any, Any], contents: Sequence[tuple[int, int]]) -> Hashable:
     """Equal for launches that compute the same."""
     views = tuple(
         (
