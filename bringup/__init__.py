@@ -26,6 +26,8 @@ def _public() -> dict[str, str]:
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
+    if name == "_C":  # `from bringup import _C` asks here first; one that is missing is an error with the way out
+        return import_module("bringup.torch_device.core_binary").load(import_module("torch").__version__)
     public = _public()
     if name == "__all__":
         value: object = ["__version__", *public]

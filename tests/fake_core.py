@@ -42,6 +42,9 @@ class FakeCore(ModuleType):
     def attach(self, type_name: str) -> None:
         self.attached += 1
 
+    def count_flops_with(self, function: Any) -> None:
+        pass
+
     def before_first_use(self, function: Any) -> None:
         pass
 

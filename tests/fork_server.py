@@ -16,6 +16,7 @@ import fcntl
 import gc
 import importlib.abc
 import importlib.machinery
+import io
 import json
 import os
 import re
@@ -355,6 +356,12 @@ def serve(listener: socket.socket, ahead: Sequence[str] = ()) -> tuple[str, list
     for place, file in zip(places, away):
         os.dup2(file, place)
         os.close(file)
+    for place, name in ((1, "stdout"), (2, "stderr")):  # the server's remember whether their own file could seek
+        old = getattr(sys, name)
+        binary = open(place, "wb", closefd=False)  # noqa: SIM115
+        fresh = io.TextIOWrapper(binary, old.encoding, old.errors, line_buffering=old.line_buffering)
+        setattr(sys, name, fresh)
+        setattr(sys, f"__{name}__", fresh)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

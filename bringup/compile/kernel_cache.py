@@ -18,13 +18,12 @@ import shutil
 import stat
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup import __version__
+from bringup import __version__, user_code
 from bringup.cache_directory import FAILED, UnsafeDirectory, cache_directory, check_private, open_private
 from bringup.targets.source import GENERATOR_VERSION
 
@@ -227,7 +226,7 @@ class KernelCache:
         """Says once what is wrong: kernels work on, and repeating it after every op would not help."""
         if not self.problem:
             self.problem = reason
-            warnings.warn(f"bringup: the disk cache of kernels does not work: {reason}", RuntimeWarning, stacklevel=2)
+            user_code.warn(f"bringup: the disk cache of kernels does not work: {reason}")
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
         if not self._open() or self._folder is None:
@@ -327,7 +326,7 @@ def default_cache() -> KernelCache:
             try:
                 _default.limit = parse_size(os.environ.get("BRINGUP_CACHE_SIZE", "") or "1G")
             except ValueError as error:
-                warnings.warn(f"bringup: {error}; 1G is used", RuntimeWarning, stacklevel=2)
+                user_code.warn(f"bringup: {error}; 1G is used")
             atexit.register(_default.save_counts)
         return _default
 

@@ -71,6 +71,8 @@ class CDriver(Driver):
 
     #: The library: an absolute path, or one relative to the file of the subclass, or to the current directory.
     library: ClassVar[str | Path] = ""
+    #: What to do where there is no such file, as the end of a sentence.
+    how_to_build: ClassVar[str] = ""
 
     def options(self) -> str:
         """Driver-specific text the library receives, such as ``devices=4,memory=2G``."""
@@ -91,7 +93,7 @@ class CDriver(Driver):
             if place.is_file():
                 return place.resolve()
         looked = " or ".join(str(place) for place in places) if str(self.library) else "(no `library` is set)"
-        raise DriverError(f"driver '{self.name}': no library file {looked}")
+        raise DriverError(f"driver '{self.name}': no library file {looked}{self.how_to_build}")
 
     def _functions(self) -> DriverStruct:
         if self._struct is None:

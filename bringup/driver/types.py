@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 
 class DriverAbsent(RuntimeError):
@@ -111,6 +113,27 @@ DTYPES: tuple[str, ...] = (
 )
 
 
+_Class = TypeVar("_Class")
+
+
+def _suggests_fields(cls: type[_Class]) -> type[_Class]:
+    """Makes the constructor of a dataclass say which field an unknown name may mean."""
+    made: Any = cls
+    plain, names = made.__init__, [each.name for each in fields(made)]
+
+    @functools.wraps(plain)
+    def constructor(self: _Class, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs.keys() - set(names):
+            close = difflib.get_close_matches(name, names, n=1)
+            known = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            raise TypeError(f"{cls.__name__} has no field {name!r}: {known}")
+        plain(self, *args, **kwargs)
+
+    made.__init__ = constructor
+    return cls
+
+
+@_suggests_fields
 @dataclass(frozen=True)
 class DeviceSpec:
     """What a device is and can do, as ``open`` reports it."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import warnings
 from importlib.util import find_spec
+
+from bringup import user_code
 
 #: Every framework with a file here, and the packages it may be installed as.
 FRAMEWORKS = {"accelerate": ("accelerate",), "lightning": ("lightning", "pytorch_lightning")}
@@ -41,7 +42,7 @@ def activate(*frameworks: str) -> tuple[str, ...]:
         except ImportError as error:
             if frameworks:
                 raise
-            warnings.warn(str(error), stacklevel=2)  # the others are set up
+            user_code.warn(str(error), UserWarning)  # the others are set up
         else:
             done.append(name)
     return tuple(done)

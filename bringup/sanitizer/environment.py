@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import warnings
 
+from bringup import user_code
 from bringup.sanitizer.watch import StreamSanitizer
 
 
@@ -19,6 +19,4 @@ def enable_from_environment() -> None:
         sanitizer = StreamSanitizer().__enter__()
         atexit.register(sanitizer.__exit__, None, None, None)  # before devices close, which is registered already
     elif wanted:  # an exception would take `import torch` down
-        warnings.warn(
-            f"BRINGUP_SANITIZE={wanted!r} means nothing: it is 'stream' or not set", RuntimeWarning, stacklevel=2
-        )
+        user_code.warn(f"BRINGUP_SANITIZE={wanted!r} means nothing: it is 'stream' or not set")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bringup import debug
+from bringup import debug, user_code
 from bringup.driver import Driver
 from bringup.driver.in_use import SHARED_TYPE, ActiveDriver, driver_of
 from bringup.driver.in_use import state as _state
@@ -133,10 +133,11 @@ def _default() -> tuple[DriverLike, ...]:
     for probe in driver_choice.failed_probes():
         _warn(
             f"the installed driver '{probe.name}' ({probe.distribution}) is not used, as it could not be asked for its "
-            f"devices: {probe.answer()}. {_ENVIRONMENT}=sim silences this"
+            f"devices: {probe.answer()}. {_ENVIRONMENT}={choice.name} silences this"
         )
     if choice.driver is not None:
         _state.found = [choice.driver]
+    if choice.probes:  # also where none has a device: a child would ask, and warn, again
         _tell_child_processes([choice.name])
     return (choice.name,)
 
@@ -199,8 +200,8 @@ def autoload() -> None:
         asked = _state.chosen is not None or any(name.startswith("BRINGUP_") for name in os.environ)
         if asked or isinstance(error, SeveralDrivers):
             _warn(f"bringup is not active: {error}")
-            if _state.chosen is None:  # a call of bringup.activate can be repeated, a variable cannot
-                _register_failure(error)
+        if _state.chosen is None:  # a call of bringup.activate can be repeated, a variable cannot
+            _register_failure(error)
 
 
 def _let_dependents_choose() -> None:
@@ -234,22 +235,25 @@ def _register_failure(error: BaseException) -> None:
     import torch
 
     from bringup.driver.choice import FailedDriver, SeveralDrivers
+    from bringup.torch_device import core_binary
 
     if _state.unusable or _state.active:
         return
     _state.error = None  # what is registered asks whether bringup is active
+    kind = ""
     try:
         names = error.names[:1] if isinstance(error, SeveralDrivers) else _state.refused
         if known := getattr(error, "device_name", ""):
             names = (known,)
         if not names:  # no class was found: its file may be called as it is
             names = tuple(os.path.basename(_name_of(driver)).split(".")[0] for driver in _choice())
-        _register(torch, [FailedDriver(names[0] if len(names) == 1 else SHARED_TYPE, error)])
-    except (
-        Exception
-    ) as second:  # no name PyTorch could use, no core for this torch: `error` is reported by bringup.device
+        kind = names[0] if len(names) == 1 else SHARED_TYPE
+        _register(torch, [FailedDriver(kind, error)])
+    except Exception as second:  # no name PyTorch could use, no core for this torch
         _state.active, _state.device_type = (), ""
-        debug.say(1, f"the device stays unknown to PyTorch: {second}")
+        debug.say(1, f"the device cannot be registered: {second}")
+        with contextlib.suppress(ValueError):  # such a name: bringup.device reports `error`
+            core_binary.name_without_core(torch, kind, error)
     _state.unusable, _state.error = True, error
 
 
@@ -271,10 +275,8 @@ def _half_imported_aside() -> Iterator[None]:
 
 
 def _warn(message: str) -> None:
-    import warnings
-
     try:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        user_code.warn(message)
     except RuntimeWarning:  # python -W error: `import torch` still succeeds
         print(message, file=sys.stderr)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bringup.driver.lookup import check_device_name
+
 _MARK = b"bringup-torch="
 _BUILD = "pip install --no-build-isolation -e ."
 
@@ -24,6 +26,23 @@ def load(torch_version: str) -> Any:
     if _minor(core.TORCH_VERSION) != _minor(torch_version):
         raise RuntimeError(_other_torch(core.TORCH_VERSION, torch_version))
     return core
+
+
+def name_without_core(torch: Any, kind: str, error: BaseException) -> None:
+    """Names the device type all the same: its first use raises what is wrong, not "Expected one of cpu, cuda, …"."""
+
+    def refuse() -> None:
+        raise RuntimeError(f"no {kind} device: bringup is not active: {error}") from error
+
+    if torch._C._get_privateuse1_backend_name() != "privateuseone":
+        return
+    check_device_name(kind)
+    torch.utils.rename_privateuse1_backend(kind)
+    module = ModuleType(f"torch.{kind}", f"No device: {error}")
+    # What torch.manual_seed and PyTorch's lazy start ask a device's module.
+    answers = {"is_available": False, "device_count": 0, "_is_in_bad_fork": False, "manual_seed_all": None}
+    vars(module).update({name: lambda *_, answer=answer: answer for name, answer in answers.items()}, _lazy_init=refuse)
+    torch._register_device_module(kind, module)
 
 
 def _import(torch_version: str, folder: Path) -> ModuleType:

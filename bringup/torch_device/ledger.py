@@ -5,16 +5,17 @@ The core counts; this file shows the table and has the policy (allow, warn once 
 
 from __future__ import annotations
 
+import itertools
 import json
 import linecache
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
+from bringup import user_code
 from bringup.driver import in_use
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def first_fallback(op: str, device: int, why: str) -> None:
         )
     if policy == "warn" and op not in _warned:
         _warned.add(op)
-        warnings.warn(f"{op}{why} and runs on the CPU; bringup.fallbacks() counts such calls", stacklevel=2)
+        user_code.warn(f"{op}{why} and runs on the CPU; bringup.fallbacks() counts such calls", UserWarning)
     if (op, device) not in _stacks:
         _stacks[op, device] = capture_stack()
 
@@ -272,30 +273,20 @@ def kernel_failed(op: str, failure: NotCompiled) -> None:
     if failure.reason not in _failures_reported:
         _failures_reported.add(failure.reason)
         message = f"{op} runs without a kernel (bringup.fallbacks() counts what runs on the CPU): {failure}"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        user_code.warn(message)
 
 
 # ---- where a call came from ----
 def capture_stack() -> str:
     """The user's part of the Python stack, innermost first, one call per line; empty on a thread without Python."""
-    lines: list[str] = []
-    frame: FrameType | None = sys._getframe().f_back  # None on a thread of autograd
-    while frame is not None and len(lines) < _STACK_DEPTH:
-        code = frame.f_code
-        if not _is_ours(code.co_filename):
-            source = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            place = f"{_short(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
-            lines.append(f"{place}: {source}" if source else place)
-        frame = frame.f_back
-    return "\n".join(lines)
+    return "\n".join(_line_of(frame) for frame in itertools.islice(user_code.user_frames(), _STACK_DEPTH))
 
 
-def _is_ours(filename: str) -> bool:
-    torch = sys.modules.get("torch")
-    folders = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-    if torch is not None and torch.__file__:
-        folders.append(os.path.dirname(torch.__file__))
-    return filename.startswith(("<frozen ", *(folder + os.sep for folder in folders)))
+def _line_of(frame: FrameType) -> str:
+    code = frame.f_code
+    source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    place = f"{_short(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+    return f"{place}: {source}" if source else place
 
 
 def _short(filename: str) -> str:

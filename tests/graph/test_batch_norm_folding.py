@@ -15,8 +15,6 @@ import bringup
 from bringup.graph.export.targets import export_target
 from bringup.graph.program import GraphProgram
 
-# torch.export copies its own trees.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 _kept: list[GraphProgram] = []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import warnings
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,9 +25,6 @@ from bringup.graph.export.targets import export_target, target_names
 from bringup.graph.program import GraphProgram
 from tests.graph.comparing import Calls
 from tests.graph.export_models import CASES, ConvolutionalNet, Decomposition, Normalised, WritesToItsInput
-
-# torch.export copies its own trees.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +69,12 @@ def errors(found: Any, exact: Any) -> list[float]:
         for one, other in pairs
         if isinstance(one, torch.Tensor)
     ]
+
+
+def test_an_export_warns_of_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert bringup.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),), out=tmp_path / "model.bup").is_file()
 
 
 # ---- results ----

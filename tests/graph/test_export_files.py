@@ -26,8 +26,6 @@ import bringup
 from bringup.graph.export import artifact
 from bringup.graph.export.artifact import ArtifactFile, write_artifact
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 Manifest = dict[str, Any]
 Change = Callable[[Manifest], None]
 WIDTH = 4

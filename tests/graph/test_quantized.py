@@ -23,8 +23,6 @@ from bringup.graph.quantize.quantizer import without_zero_points
 from bringup.graph.quantize.rewrite import use_integer_ops
 from bringup.lowering.ops import quantized_reference as reference
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 qd = torch.ops.quantized_decomposed
 INT8 = (-128, 127, torch.int8)
 UINT8 = (0, 255, torch.uint8)

@@ -334,8 +334,17 @@ core.TORCH_VERSION = "2.1.0"
 import warnings
 warnings.simplefilter("error")
 import torch, bringup, pytest
-with pytest.raises(RuntimeError, match="built for torch 2.1"):
-    bringup.device()
+assert not torch.sim.is_available() and torch.sim.device_count() == 0
+torch.manual_seed(0)
+for use in (
+    bringup.device,
+    lambda: torch.ones(2, device="sim"),
+    lambda: torch.ones(2).to("sim"),
+    lambda: torch.nn.Linear(2, 2).to("sim"),
+):
+    with pytest.raises(RuntimeError, match="built for torch 2.1, .*Rebuild it with"):
+        use()
+assert str(torch.ones(2)) == "tensor([1., 1.])"
 """)
 
 

@@ -103,6 +103,22 @@ with warnings.catch_warnings(record=True) as caught:
 said = [str(w.message) for w in caught if "'chip' (bringup-chip) is not used" in str(w.message)]
 assert len(said) == 1 and {words!r} in said[0], said
 assert [d.name for d in bringup.active_drivers()] == ["sim"]
+import os
+assert os.environ["BRINGUP_DRIVERS"] == "sim"  # child processes do not ask, and warn, again
+""")
+
+
+def test_a_failed_probe_beside_a_driver_that_is_used(run, install) -> None:
+    install("bad", count="raise OSError('bus error')")
+    install("chip")
+    run("""
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import torch, bringup
+[said] = [str(w.message) for w in caught if "'bad' (bringup-bad) is not used" in str(w.message)]
+assert said.endswith("BRINGUP_DRIVERS=chip silences this"), said
+assert [d.name for d in bringup.active_drivers()] == ["chip"]
 """)
 
 

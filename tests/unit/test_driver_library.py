@@ -190,6 +190,11 @@ def test_files_that_are_no_driver(tmp_path: Path) -> None:
 
     with pytest.raises(DriverError, match=r"'missing': no library file .*libnothing\.so"):
         Missing().device_count()
+    from bringup.drivers.sim import Driver as Sim
+
+    sim = type("Sim", (Sim,), {"library": tmp_path / "_sim.so"})
+    with pytest.raises(DriverError, match=r"'sim': no library file .*_sim\.so: it is not built; run make build"):
+        sim().device_count()
     (tmp_path / "libtext.so").write_text("not ELF")
 
     class Text(CDriver):

@@ -37,6 +37,14 @@ def with_methods(**methods: object) -> bringup.Driver:
     return type("Chip", (Chip,), methods)()  # type: ignore[no-any-return]
 
 
+def test_misspelled_fields_of_a_device() -> None:
+    with pytest.raises(TypeError, match=r"DeviceSpec has no field 'memory_byte': did you mean memory_bytes\?"):
+        bringup.DeviceSpec(name="chip", memory_byte=1 << 20)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no field 'zzz': there are name, memory_bytes, alignment"):
+        bringup.DeviceSpec(name="chip", memory_bytes=1 << 20, zzz=1)  # type: ignore[call-arg]
+    assert bringup.DeviceSpec("chip", 1 << 20, alignment=8).alignment == 8
+
+
 def test_a_driver_without_mistakes_is_left_alone() -> None:
     from bringup.driver.lookup import find_driver
 

@@ -23,6 +23,7 @@ PROGRAMS = {
     "cycle.itself = cycle\nimport ctypes; ctypes.CDLL(None).printf(b'in a buffer of C')",
     "imports": "import torch.nn as nn, torch; print(nn is torch.nn, torch.__spec__.origin, torch.ones(2).tolist())",
     "has no torch before": "import sys, bringup; print('torch' in vars(), hasattr(bringup, 'Driver'))",
+    "changes how it prints": "import sys; sys.stdout.reconfigure(errors='replace'); print('x')",
     "reads nothing": "import sys; print(repr(sys.stdin.read()))",
 }
 

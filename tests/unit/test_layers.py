@@ -21,6 +21,7 @@ LAYERS = (
     "bringup.environment",
     "bringup.debug",
     "bringup.cache_directory",
+    "bringup.user_code",
     "bringup.ir",
     "bringup.targets",
     "bringup.targets.c",

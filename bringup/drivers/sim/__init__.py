@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup import user_code
 from bringup.driver.abi import CDriver, DriverError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Driver(CDriver):
 
     name = "sim"
     library = Path(__file__).with_name("_sim.so")
+    how_to_build = ": it is not built; run make build, or install bringup again"
     compiles_together = True
 
     #: Why there are no kernels although no other mode was requested; empty if there are.
@@ -77,13 +79,9 @@ class Driver(CDriver):
     def open(self, device: int) -> DeviceSpec:
         """Also warns if there is no compiler: only now, as ``import torch`` alone is not a reason to warn."""
         if self._no_compiler:
-            import warnings
-
-            warnings.warn(
+            user_code.warn(
                 f"sim runs ATen's CPU kernels (mode=library), because there is {self._no_compiler}. "
-                "BRINGUP_SIM=mode=library says that this is meant.",
-                RuntimeWarning,
-                stacklevel=2,
+                "BRINGUP_SIM=mode=library says that this is meant."
             )
             self._no_compiler = ""
         return super().open(device)
@@ -194,15 +192,14 @@ def _raise_on_host_access(library_path: Path) -> None:
     import ctypes
     import signal
     import threading
-    import warnings
 
     library = ctypes.CDLL(str(library_path))
     library.sim_trap_count.restype = library.sim_trap_address.restype = ctypes.c_uint64
     library.sim_trap_address.argtypes = [ctypes.c_uint64]
     library.sim_set_trap_interrupt.argtypes = [ctypes.c_void_p, ctypes.c_int]
     if threading.current_thread() is not threading.main_thread():
-        warnings.warn(
-            "sim: trap=1 was set up outside the main thread: host accesses are counted, not raised", stacklevel=2
+        user_code.warn(
+            "sim: trap=1 was set up outside the main thread: host accesses are counted, not raised", UserWarning
         )
         return
     number = signal.SIGRTMAX - 1

@@ -7,11 +7,12 @@ Up to torch 2.14 it gives up the whole function that calls one, with the layers 
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import cache
 from typing import Any
 
 import torch
+
+from bringup import user_code
 
 
 def watch() -> None:
@@ -39,10 +40,8 @@ def _in_use() -> bool:
 @cache
 def warn(more: str) -> None:
     """Warns once, of ``more`` if more than the layer is left out."""
-    warnings.warn(
+    user_code.warn(
         f"torch.compile does not compile nn.RNN, nn.GRU and nn.LSTM{more}: the ops run one by one. With "
         "torch._dynamo.config.allow_rnn = True before the first call they are compiled, all steps of the sequence in "
-        "one graph",
-        RuntimeWarning,
-        stacklevel=2,
+        "one graph"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,7 @@ def trace(
     parameters = _positional(model)
     example = without_ones(args, kwargs, parameters, dynamic_shapes)
     given, named = pytree.tree_map_only(Tensor, lambda t: _example(t, home), example)
-    with torch.no_grad(), _plain_attention(), _no_hook_stays(), _data_dependence_in_words():
+    with torch.no_grad(), _plain_attention(), _no_hook_stays(), _data_dependence_in_words(), _no_warning_of_trees():
         program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
         on_device = _moved(program, device).run_decompositions(table(products_of_attention))
     _check_effects(on_device)
@@ -122,6 +123,14 @@ def _data_dependence_in_words() -> Iterator[None]:
             f"a size or a branch of the model depends on the data ({error.cond}): say it as a number, as in "
             "F.one_hot(x, num_classes=10), or choose with torch.where"
         ) from error
+
+
+@contextlib.contextmanager
+def _no_warning_of_trees() -> Iterator[None]:
+    """PyTorch 2.13 warns of its own LeafSpec where its run_decompositions copies the description of a call."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+        yield
 
 
 def _check_effects(program: ExportedProgram) -> None:

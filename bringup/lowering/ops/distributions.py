@@ -6,7 +6,6 @@ Where a device compiles kernels, those of random_numbers.py come first: the numb
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bringup import user_code
 from bringup.lowering.composed import composed_everywhere
 from bringup.lowering.ops import host_draws
 from bringup.lowering.ops.host_draws import Array, Draws
@@ -143,10 +143,10 @@ def _check_bound(bound: int, name: str, dtype: torch.dtype) -> None:
         largest = torch.finfo(dtype).max if dtype == torch.float16 else 3e38
         _check(abs(bound) <= largest, f"{name} is out of bounds for {dtype}")
         if abs(bound) > limit:
-            warnings.warn(
+            user_code.warn(
                 f"{name} is out of bounds [-{limit}, {limit}]. Due to precision limitations {dtype} can support "
                 "discrete uniform distribution only within this range.",
-                stacklevel=3,
+                UserWarning,
             )
         return
     lowest = -limit - 1 if dtype.is_signed else 0
