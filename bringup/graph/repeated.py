@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from bringup.graph.fusion.steps import Memory, Opaque, Step
 from bringup.ir.kernel import Kernel
