@@ -20,8 +20,11 @@ def register_driver(
 def acknowledge() -> None:
     """A driver registered with acknowledges=True calls this first in every function: the call has reached it."""
 
-def attach(type_name: str) -> None:
-    """Registers guard, hooks, allocators, generator and all ops with PyTorch; call once, after the rename."""
+def attach(type_name: str, special_arguments: dict[str, int]) -> None:
+    """Registers guard, hooks, allocators, generator and all ops with PyTorch; call once, after the rename.
+
+    ``special_arguments``: see ``bringup.torch_device.special_arguments``.
+    """
 
 def device_count() -> int: ...
 def driver_of(device: int) -> tuple[str, int]:

@@ -39,7 +39,7 @@ class FakeCore(ModuleType):
         self.drivers.append((name, count))
         return first, count
 
-    def attach(self, type_name: str) -> None:
+    def attach(self, type_name: str, special_arguments: dict[str, int]) -> None:
         self.attached += 1
 
     def count_flops_with(self, function: Any) -> None:

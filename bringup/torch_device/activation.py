@@ -428,6 +428,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
     from bringup.driver.visible_devices import visible_devices
     from bringup.graph.compile.after_import import call_after_import
     from bringup.torch_device import core_binary, ledger, op_flops, own_ops
+    from bringup.torch_device.special_arguments import SPECIAL_ARGUMENTS
 
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
@@ -458,7 +459,7 @@ def _register(torch: Any, drivers: Sequence[Driver]) -> None:
 
     torch.utils.rename_privateuse1_backend(kind)
     own_ops.define()
-    core.attach(kind)
+    core.attach(kind, SPECIAL_ARGUMENTS)
     core.count_flops_with(op_flops.flops_of)
     _state.active, _state.device_type = tuple(active), kind
 

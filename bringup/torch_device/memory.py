@@ -247,7 +247,10 @@ def host_register(
     if storage.data_ptr() in _registered:
         raise ValueError("this memory is registered already")
     flags = HostFlags.PORTABLE | HostFlags.MAPPED * mapped | HostFlags.WRITE_COMBINED * write_combined
-    _C.host_register(device_index(device), storage.data_ptr(), storage.nbytes(), int(flags))
+    try:
+        _C.host_register(device_index(device), storage.data_ptr(), storage.nbytes(), int(flags))
+    except NotImplementedError as error:
+        raise NotImplementedError(f"{error}: use tensor.pin_memory(), which copies") from error
     _registered[storage.data_ptr()] = storage
 
 

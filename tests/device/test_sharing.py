@@ -136,6 +136,18 @@ def test_a_driver_that_cannot_share_says_so(run_python) -> None:
     run_python(code, env={"BRINGUP_DRIVERS": str(Path(__file__).with_name("chip_driver.py"))})
 
 
+def test_a_driver_that_lacks_an_optional_function_says_which(run_python) -> None:
+    code = """
+    import torch, pytest
+    from bringup import _C
+    with pytest.raises(NotImplementedError, match="driver 'chip' has no host_register: use tensor.pin_memory"):
+        torch.chip.host_register(torch.ones(2))
+    with pytest.raises(NotImplementedError, match="driver 'chip' has no ipc_export"):
+        _C.ipc_export(torch.ones(2, device="chip").untyped_storage())
+    """
+    run_python(code, env={"BRINGUP_DRIVERS": str(Path(__file__).with_name("chip_driver.py"))})
+
+
 def test_non_leaf_tensors_are_refused_as_always(device: str) -> None:
     from multiprocessing.reduction import ForkingPickler
 

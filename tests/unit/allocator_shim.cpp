@@ -124,11 +124,10 @@ uint64_t stats(Session* s, int64_t* out) {
 // Rows of (segment address, segment size, stream, large, address, size, requested, allocated, active).
 uint64_t snapshot(Session* s, uint64_t* out, uint64_t rows) {
   uint64_t row = 0;
-  for (const SegmentSnapshot& segment : s->allocator.snapshot()) {
-    for (const BlockSnapshot& block : segment.blocks) {
-      const uint64_t values[9] = {segment.address, segment.size,    static_cast<uint64_t>(segment.stream),
-                                  segment.large,   block.address,   block.size,
-                                  block.requested, block.allocated, block.active};
+  for (const auto& [start, bytes, stream, large, blocks] : s->allocator.snapshot()) {
+    for (const auto& [address, size, requested, allocated, active] : blocks) {
+      const uint64_t values[9] = {start,     bytes, static_cast<uint64_t>(stream), large, address, size, requested,
+                                  allocated, active};
       if (row < rows) std::memcpy(out + 9 * row, values, sizeof values);
       ++row;
     }

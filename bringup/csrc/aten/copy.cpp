@@ -153,17 +153,16 @@ void general_copy(const Tensor& to, const Tensor& from) {
 void between_devices(const Tensor& to, const Tensor& from, bool non_blocking) {
   if (same_bytes(to, from) && peer_copy(to, from)) return;
   // Bring it into the shape the target wants on the source's side, then move plain bytes.
-  Tensor packed = from;
   if (!same_bytes(to, from)) {
-    packed = at::empty(from.sizes(), from.options().dtype(to.scalar_type()));
+    const Tensor packed = at::empty(from.sizes(), from.options().dtype(to.scalar_type()));
     packed.copy_(from);
     Tensor arrived = at::empty(to.sizes(), to.options());
     between_devices(arrived, packed, non_blocking);
     const_cast<Tensor&>(to).copy_(arrived);
     return;
   }
-  Tensor host = at::empty_like(packed, packed.options().device(c10::kCPU));
-  copy_bytes(host, packed, false);
+  Tensor host = at::empty_like(from, from.options().device(c10::kCPU));
+  copy_bytes(host, from, false);
   copy_bytes(to, host, false);
 }
 
@@ -172,10 +171,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   TORCH_CHECK(source.defined(), "src is undefined");
   if (self.is_same(source)) return self;
   if (C10_UNLIKELY(source._is_zerotensor())) return self.zero_();
-  if (C10_UNLIKELY(self.layout() != c10::kStrided || source.layout() != c10::kStrided)) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "copy_ from layout ", source.layout(), " to ", self.layout(), " on ",
-                                self.device(), ": convert them to dense tensors first");
-  }
+  TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == c10::kStrided && source.layout() == c10::kStrided, "copy_ from layout ",
+                              source.layout(), " to ", self.layout(), " on ", self.device(),
+                              ": convert them to dense tensors first");
   TORCH_CHECK_NOT_IMPLEMENTED(
       !self.is_quantized() && !source.is_quantized(), "aten::copy_: quantized tensors cannot live on ",
       on_device(self) ? self.device() : source.device(), "; dequantize() first, or keep the tensor on the CPU");

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "pytorch/context.h"
 
@@ -34,39 +33,15 @@ Book& book() {
   return *book;
 }
 
-// PyTorch's own kernels take these arguments from the CPU whatever the device of the rest.
-bool takes_from_cpu(const std::string& base, const std::string& argument) {
-  static const std::unordered_set<std::string> arguments = {
-      "aten::index indices",
-      "aten::_unsafe_index indices",
-      "aten::index_put indices",
-      "aten::index_put_ indices",
-      "aten::_index_put_impl_ indices",
-      "aten::_unsafe_index_put indices",
-      "aten::_pack_padded_sequence lengths",
-      "aten::_pack_padded_sequence_backward batch_sizes",
-      "aten::_pad_packed_sequence batch_sizes",
-      "aten::_ctc_loss input_lengths",
-      "aten::_ctc_loss target_lengths",
-      "aten::_ctc_loss_backward input_lengths",
-      "aten::_ctc_loss_backward target_lengths",
-  };
-  return arguments.count(base + " " + argument) > 0;
-}
-
-// Numbers that CUDA's kernels read on the device, or refuse; a learning rate may come from anywhere.
-bool takes_from_device_only(const std::string& base, const std::string& argument) {
-  return (base.starts_with("aten::_fused_") && argument == "state_steps") ||
-         (base.starts_with("aten::_amp_") && (argument == "inv_scale" || argument == "found_inf"));
-}
-
-// Their schemas do not say that the running statistics are written.
-bool writes_without_saying(const std::string& base, const std::string& argument) {
-  return (base == "aten::native_batch_norm" || base == "aten::batch_norm_update_stats") &&
-         (argument == "running_mean" || argument == "running_var");
-}
+// What the schemas do not say of arguments (bringup/torch_device/special_arguments.py).
+enum Special { from_cpu_too = 1, from_device_only = 2, written = 4 };
 
 } // namespace
+
+std::unordered_map<std::string, int>& special_arguments() {
+  static auto* arguments = new std::unordered_map<std::string, int>();
+  return *arguments;
+}
 
 OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
     : schema(op_schema),
@@ -76,11 +51,12 @@ OpRecord::OpRecord(const c10::FunctionSchema& op_schema)
   is_aten = base_name.rfind("aten::", 0) == 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];
-    mutated.push_back((argument.alias_info() && argument.alias_info()->isWrite()) ||
-                      writes_without_saying(base_name, argument.name()));
+    const auto found = special_arguments().find(base_name + " " + argument.name());
+    const uint64_t special = found == special_arguments().end() ? 0 : found->second;
+    mutated.push_back((argument.alias_info() && argument.alias_info()->isWrite()) || special & Special::written);
     if (i >= 64) continue;
-    from_cpu |= static_cast<uint64_t>(takes_from_cpu(base_name, argument.name())) << i;
-    device_only |= static_cast<uint64_t>(takes_from_device_only(base_name, argument.name())) << i;
+    from_cpu |= (special / Special::from_cpu_too & 1) << i;
+    device_only |= (special / Special::from_device_only & 1) << i;
   }
   for (const auto& result : schema.returns()) {
     int source = -1;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 namespace bringup {
@@ -32,6 +33,7 @@ struct OpRecord {
 };
 
 OpRecord& op_record(const c10::FunctionSchema& schema);
+std::unordered_map<std::string, int>& special_arguments(); // "aten::index indices" → bits; before the first record
 
 // Why the call that this thread takes to the CPU has no kernel, where one was tried: for the errors that say so.
 class Refusal {

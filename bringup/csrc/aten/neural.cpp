@@ -54,11 +54,6 @@ bool has_attention_kernels(const Tensor& tensor) {
          op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
 
-void need_attention_kernels(const Tensor& query) {
-  TORCH_CHECK_NOT_IMPLEMENTED(has_attention_kernels(query), "fused attention needs a device with kernels, which ",
-                              query.device(), " is not: scaled_dot_product_attention chooses the math form by itself");
-}
-
 // Compiled kernels keep their blocks in scratch of a constant size. Sizes may be symbolic: torch.compile asks, too.
 bool fits_attention_kernels(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                             bool gqa) {
@@ -99,7 +94,6 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> fused_attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias, double dropout,
     bool causal, bool, std::optional<double> scale) {
-  need_attention_kernels(query);
   TORCH_CHECK(dropout >= 0 && dropout <= 1, "dropout probability has to be between 0 and 1, but got ", dropout);
   const auto none = at::empty({0}, query.options().dtype(at::kLong));
   static auto op = find_op("bringup::attention")
@@ -121,7 +115,6 @@ FourTensors fused_attention_backward(const Tensor& grad, const Tensor& query, co
                                      const Tensor& logsumexp, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
                                      double dropout, bool causal, const Tensor& seed, const Tensor& offset,
                                      std::optional<double> scale) {
-  need_attention_kernels(query);
   const auto mask = bias.defined() ? OptionalTensor(bias) : std::nullopt;
   const Tensor drawn = dropout > 0 ? at::stack({seed, offset}) : at::empty({0}, query.options().dtype(at::kLong));
   static auto op =

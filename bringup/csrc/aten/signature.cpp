@@ -170,26 +170,23 @@ Fit Signature::read(const ArgumentRules& rules, torch::jit::Stack* stack) {
       });
       if (fit != Fit::kernel) break;
     }
+    auto add = [&](const c10::IValue& item) {
+      if (item.isTensor()) return add_tensor(item.toTensor(), is_mutated);
+      words_.push_back(Tag::none);
+      return Fit::kernel;
+    };
     switch (kind) {
       case Kind::tensor:
-        if (value.isTensor())
-          fit = add_tensor(value.toTensor(), is_mutated);
-        else
-          words_.push_back(Tag::none);
+        fit = add(value);
         break;
       case Kind::tensors:
         if (value.isNone()) {
-          words_.push_back(Tag::none);
+          fit = add(value);
           break;
         }
         words_.push_back(Tag::list | static_cast<int64_t>(value.toListRef().size()) << 8);
-        for (const c10::IValue& item : value.toListRef()) {
-          if (fit != Fit::kernel) break;
-          if (item.isTensor())
-            fit = add_tensor(item.toTensor(), is_mutated);
-          else
-            words_.push_back(Tag::none);
-        }
+        for (const c10::IValue& item : value.toListRef())
+          if (fit == Fit::kernel) fit = add(item);
         break;
       case Kind::number:
         fit = add_number(value, rules.numbers_are_keys);

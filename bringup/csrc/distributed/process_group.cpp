@@ -307,9 +307,7 @@ void ProcessGroup::queue_pieces(Device& device, const c10::intrusive_ptr<DeviceW
 
 void ProcessGroup::Comm::end() noexcept {
   if (!ended.exchange(true) && device.usable())
-    device.driver.call_quietly("comm_destroy", device.local, [&] {
-      return device.driver.api.comm_destroy(device.driver.api.self, device.local, handle);
-    });
+    device.driver.call_quietly("comm_destroy", device.driver.api.comm_destroy, device.local, handle);
 }
 
 // The communicator of a device, made with the first call there by all ranks.
@@ -323,9 +321,7 @@ std::shared_ptr<ProcessGroup::Comm> ProcessGroup::comm_of(Device& device) {
   const Driver& driver = device.driver;
   char id[4096] = "";
   if (getRank() == 0) {
-    translated([&] {
-      driver.call("comm_id", device.local, [&] { return driver.api.comm_id(driver.api.self, device.local, id, 4096); });
-    });
+    translated([&] { driver.call("comm_id", driver.api.comm_id, device.local, id, 4096); });
     store_->set(key, std::string(id));
   } else {
     const auto found = store_->get(key);
@@ -334,9 +330,7 @@ std::shared_ptr<ProcessGroup::Comm> ProcessGroup::comm_of(Device& device) {
   const auto timeout = static_cast<uint64_t>(host_->getBackendOptions()->timeout.count());
   uint64_t handle = 0;
   translated([&] {
-    driver.call("comm_create", device.local, [&] {
-      return driver.api.comm_create(driver.api.self, device.local, id, getRank(), getSize(), timeout, &handle);
-    });
+    driver.call("comm_create", driver.api.comm_create, device.local, id, getRank(), getSize(), timeout, &handle);
   });
   std::lock_guard lock(mutex_);
   return comms_[device.index] = std::shared_ptr<Comm>(new Comm{device, handle});

@@ -42,8 +42,7 @@ void Collector::trace(Device& device) {
   std::optional<Error> failure;
   device.finish_work(kAllStreams); // what was queued before is not part of it
   try {
-    device.driver.call("trace_start", device.local,
-                       [&] { return api.trace_start(api.self, device.local, kCapacity, &started.begin); });
+    device.driver.call("trace_start", api.trace_start, device.local, kCapacity, &started.begin);
   } catch (const Error& error) {
     failure = error;
   }
@@ -59,9 +58,7 @@ void Collector::Trace::read() {
   std::vector<bringup_trace_record> chunk(4096);
   for (uint64_t count = 1; count != 0; records.insert(records.end(), chunk.begin(), chunk.begin() + count)) {
     count = 0;
-    device->driver.call("trace_read", device->local, [&] {
-      return api.trace_read(api.self, device->local, chunk.data(), chunk.size(), &count, &dropped);
-    });
+    device->driver.call("trace_read", api.trace_read, device->local, chunk.data(), chunk.size(), &count, &dropped);
     count = std::min<uint64_t>(count, chunk.size());
   }
 }
@@ -80,8 +77,7 @@ void Collector::stop() {
   for (Trace& one : traces_) {
     const auto& api = one.device->driver.api;
     try {
-      one.device->driver.call("trace_stop", one.device->local,
-                              [&] { return api.trace_stop(api.self, one.device->local, &one.end); });
+      one.device->driver.call("trace_stop", api.trace_stop, one.device->local, &one.end);
       one.read();
     } catch (const Error& error) {
       problems_.push_back(one.device->label() + " has no rows: " + error.what());

@@ -1,4 +1,5 @@
 // Compiled kernels as Python sees them: loading, plans, and the resolver that makes a plan for a new signature.
+#include <ATen/TensorGeometry.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -111,10 +112,8 @@ class Describer { // numbers slots as Signature does
  private:
   static py::object number(const Number& value) { return torch::jit::toPyObject(value.scalar()); }
   static py::object device_tensor(size_t slot, int dtype, at::IntArrayRef sizes, at::IntArrayRef strides, int flags) {
-    int64_t step = 1, numel = c10::multiply_integers(sizes);
-    bool contiguous = true;
-    for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) contiguous &= sizes[i] == 1 || strides[i] == step;
-    return py::make_tuple("t", slot, dtype, ints(sizes), ints(strides), flags | (contiguous || numel == 0 ? 2 : 0));
+    const int contiguous = at::geometry_is_contiguous(sizes, strides) ? 2 : 0;
+    return py::make_tuple("t", slot, dtype, ints(sizes), ints(strides), flags | contiguous);
   }
   py::object tensor(const at::Tensor& tensor) {
     if (!tensor.defined()) return py::none();

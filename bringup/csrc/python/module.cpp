@@ -101,22 +101,12 @@ py::bytes device_spec(int index) {
   return {reinterpret_cast<const char*>(&spec), sizeof(spec)};
 }
 
-py::list memory_segments(int index) {
-  py::list segments;
-  for (const SegmentSnapshot& segment : device_at(index).memory().snapshot()) {
-    py::list blocks;
-    for (const BlockSnapshot& block : segment.blocks)
-      blocks.append(py::make_tuple(block.address, block.size, block.requested, block.allocated, block.active));
-    segments.append(py::make_tuple(segment.address, segment.size, segment.stream, segment.large, blocks));
-  }
-  return segments;
-}
-
-void attach(const std::string& type_name) {
+void attach(const std::string& type_name, std::unordered_map<std::string, int> arguments) {
   static bool attached = false;
   TORCH_CHECK(!attached, "bringup is attached to PyTorch already");
   attached = true;
   Registry::get().type_name = type_name;
+  special_arguments() = std::move(arguments);
   blocking_hooks = {&let_gil_go, &take_gil_back};
   register_guard();
   register_allocator();
@@ -143,7 +133,7 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("struct_address"), py::arg("name"), py::arg("acknowledges") = false, py::arg("visible") = py::none());
   module.def("acknowledge", &Driver::acknowledge);
-  module.def("attach", &attach, py::arg("type_name"));
+  module.def("attach", &attach, py::arg("type_name"), py::arg("special_arguments"));
   module.def("device_count", [] { return Registry::get().device_count(); });
   module.def("driver_of", [](int device) {
     Device& found = device_at(device);
@@ -201,9 +191,8 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "can_access_peer",
       [](int to, int from) { return translated([&] { return device_at(to).reaches(device_at(from)); }); }, NoGil());
-  module.def("memory_segments", &memory_segments);
+  module.def("memory_segments", [](int device) { return device_at(device).memory().snapshot(); });
   module.def("set_memory_fraction", [](int device, double fraction) {
-    TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "a memory fraction lies between 0 and 1, got ", fraction);
     translated([&] { device_at(device).memory().set_fraction(fraction); });
   });
   module.def("get_memory_fraction", [](int device) { return device_at(device).memory().fraction(); });

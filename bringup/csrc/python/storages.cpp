@@ -40,8 +40,6 @@ void relayout(const c10::Storage& storage, uint32_t kind, uint64_t block) {
     if (device.spec().partitions <= 1 && kind != BRINGUP_SINGLE)
       throw Error(BRINGUP_INVALID, device.label() + " has one partition: its storages are always single");
     if (source.kind == target.kind && source.block == target.block) return;
-    if (!device.driver.api.relayout)
-      throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name + "' has no relayout");
     const uint64_t nbytes = impl->nbytes();
     if (nbytes == 0) {
       impl->placement = target;
@@ -64,18 +62,11 @@ py::tuple ipc_export(const c10::Storage& storage) {
     py::gil_scoped_release no_gil;
     translated([&] {
       Device& device = device_at(index);
-      if (!device.driver.api.ipc_export)
-        throw Error(BRINGUP_UNSUPPORTED,
-                    "driver '" + device.driver.name +
-                        "' cannot share memory between processes (it has no ipc_export): send a CPU "
-                        "copy of the tensor instead");
       if (device.spec().partitions > 1)
         throw Error(BRINGUP_UNSUPPORTED, "tensors of partitioned devices cannot be shared between processes");
       device.synchronize(); // the other process knows nothing of our streams
-      device.driver.call("ipc_export", device.local, [&] {
-        return device.driver.api.ipc_export(device.driver.api.self, device.local,
-                                            reinterpret_cast<uint64_t>(storage.data()), handle, sizeof(handle));
-      });
+      device.driver.call("ipc_export", device.driver.api.ipc_export, device.local,
+                         reinterpret_cast<uint64_t>(storage.data()), handle, sizeof(handle));
     });
   }
   return py::make_tuple(static_cast<int>(index), std::string(handle), 0, storage.nbytes());
@@ -92,9 +83,7 @@ void close_imported(void* context) {
   --device.imported;
   // Any stream of the device may still read it. What cannot be waited for stays mapped: better lost than wrong.
   if (device.usable() && device.finish_work(kAllStreams))
-    device.driver.call_quietly("ipc_close", device.local, [&] {
-      return device.driver.api.ipc_close(device.driver.api.self, device.local, imported->address);
-    });
+    device.driver.call_quietly("ipc_close", device.driver.api.ipc_close, device.local, imported->address);
 }
 
 c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, uint64_t nbytes) {
@@ -104,9 +93,7 @@ c10::Storage ipc_import(int index, const std::string& handle, uint64_t offset, u
     if (!device.driver.api.ipc_import || !device.driver.api.ipc_close)
       throw Error(BRINGUP_UNSUPPORTED, "driver '" + device.driver.name + "' cannot map memory of another process");
     uint64_t address = 0;
-    device.driver.call("ipc_import", device.local, [&] {
-      return device.driver.api.ipc_import(device.driver.api.self, device.local, handle.c_str(), &address);
-    });
+    device.driver.call("ipc_import", device.driver.api.ipc_import, device.local, handle.c_str(), &address);
     ++device.imported;
     c10::DataPtr data(reinterpret_cast<void*>(address + offset), new Imported{index, address}, &close_imported,
                       c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(index)));

@@ -124,10 +124,7 @@ void register_host_memory(Device& device, void* pointer, uint64_t nbytes, uint32
   at::globalContext().lazyInitDevice(kDeviceType); // or torch takes no pointer for pinned
   device.ensure_open();
   Driver& driver = device.driver;
-  if (!driver.api.host_register || !driver.api.host_unregister)
-    throw Error(BRINGUP_UNSUPPORTED, "driver '" + driver.name +
-                                         "' cannot pin memory that is there already (it has no " +
-                                         "host_register): use tensor.pin_memory(), which copies");
+  if (!driver.api.host_register || !driver.api.host_unregister) driver.missing("host_register");
   driver.call("host_register", device.local,
               [&] { return driver.api.host_register(driver.api.self, pointer, nbytes, device.local, flags); });
   std::lock_guard lock(pinned_ranges().mutex);

@@ -70,6 +70,12 @@ struct CachingAllocator::State {
   uint64_t changes = 0; // how often driver memory became free
   int32_t next_pool = kFirstPool;
 
+  template <class F>
+  auto locked(F&& work) {
+    std::lock_guard lock(mutex);
+    return work();
+  }
+
   uint64_t memory() {
     uint64_t bytes = memory_bytes.load(std::memory_order_relaxed);
     if (bytes == 0) memory_bytes.store(bytes = backend.raw_memory(), std::memory_order_relaxed);
@@ -111,11 +117,7 @@ struct CachingAllocator::State {
   }
 
   void record_again() noexcept {
-    BlockNode* node;
-    {
-      std::lock_guard lock(mutex);
-      node = std::exchange(unrecorded, nullptr);
-    }
+    BlockNode* node = locked([&] { return std::exchange(unrecorded, nullptr); });
     while (node) {
       BlockNode* next = node->link;
       record_events(node);
@@ -144,12 +146,10 @@ struct CachingAllocator::State {
     record_again();
     while (true) {
       PendingEvents fronts, dead;
-      {
-        std::lock_guard lock(mutex);
-        for (auto& [stream, queue] : pending) {
+      locked([&] {
+        for (auto& [stream, queue] : pending)
           if (!queue.empty()) fronts.push_back(queue.front());
-        }
-      }
+      });
       bool progress = false;
       for (auto& event : fronts) {
         try {
@@ -167,11 +167,10 @@ struct CachingAllocator::State {
   void wait_for_deferred() {
     record_again();
     PendingEvents events, dead;
-    {
-      std::lock_guard lock(mutex);
+    locked([&] {
       ++pool.stats.num_sync_all_streams;
       for (auto& [stream, queue] : pending) events.insert(events.end(), queue.begin(), queue.end());
-    }
+    });
     for (auto& event : events)
       if (event->done || backend.wait_event(event->handle, event->stream)) event->done = true;
     std::lock_guard lock(mutex);
@@ -190,23 +189,20 @@ struct CachingAllocator::State {
     try {
       address = backend.raw_alloc(segment);
     } catch (const std::exception& exception) {
-      {
-        std::lock_guard lock(mutex);
+      locked([&] {
         charged -= segment;
         --changing;
-      }
+      });
       changed.notify_all();
       const auto* error = dynamic_cast<const Error*>(&exception);
       if (error && error->status == BRINGUP_OUT_OF_MEMORY) return nullptr;
       throw;
     }
-    BlockNode* node;
-    {
-      std::lock_guard lock(mutex);
+    BlockNode* node = locked([&] {
       --changing;
       ++pool.stats.num_device_alloc;
-      node = pool.add_segment({address, segment, stream, rounded > kSmallRequest}, rounded, requested);
-    }
+      return pool.add_segment({address, segment, stream, rounded > kSmallRequest}, rounded, requested);
+    });
     changed.notify_all();
     return node;
   }
@@ -215,12 +211,10 @@ struct CachingAllocator::State {
   // one whose stream does not end. A block is free as soon as the host is done with it: its stream may still work on
   // it, and any stream may have replayed a graph on the memory of a pool.
   std::exception_ptr release_cached(int32_t only = kAnyPool) {
-    std::vector<Segment> segments;
-    {
-      std::lock_guard lock(mutex);
-      segments = pool.detach_free_segments(only);
+    const std::vector<Segment> segments = locked([&] {
       ++changing;
-    }
+      return pool.detach_free_segments(only);
+    });
     std::exception_ptr first_error;
     std::map<int32_t, bool> idle;
     for (const Segment& segment : segments) {
@@ -243,11 +237,10 @@ struct CachingAllocator::State {
         pool.forget_segment(segment);
       }
     }
-    {
-      std::lock_guard lock(mutex);
+    locked([&] {
       --changing;
       if (!segments.empty()) ++changes;
-    }
+    });
     changed.notify_all();
     return first_error;
   }
@@ -267,27 +260,18 @@ struct CachingAllocator::State {
     if (BlockNode* node = grow(segment, rounded, requested, stream)) return node;
 
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    {
-      std::lock_guard lock(mutex);
-      ++pool.stats.num_alloc_retries;
-    }
+    locked([&] { ++pool.stats.num_alloc_retries; });
     while (true) {
       wait_for_deferred();
       if (BlockNode* node = take(rounded, requested, stream)) return node;
       release_cached();
-      uint64_t seen;
-      {
-        std::lock_guard lock(mutex);
-        seen = changes;
-      }
+      const uint64_t seen = locked([&] { return changes; });
       if (BlockNode* node = grow(segment, rounded, requested, stream)) return node;
       if (segment > rounded) { // almost full: the exact size may still fit
         if (BlockNode* node = grow(rounded, rounded, requested, stream)) return node;
       }
-      {
-        std::lock_guard lock(mutex);
-        if (changing == 0 && changes == seen) return nullptr; // no other thread had our memory in its hands
-      }
+      // No other thread had our memory in its hands.
+      if (locked([&] { return changing == 0 && changes == seen; })) return nullptr;
       {
         Blocking blocking; // that thread may need the GIL
         std::unique_lock lock(mutex);
@@ -298,10 +282,7 @@ struct CachingAllocator::State {
   }
 
   [[noreturn]] void throw_out_of_memory(uint64_t nbytes) {
-    {
-      std::lock_guard lock(mutex);
-      ++pool.stats.num_ooms;
-    }
+    locked([&] { ++pool.stats.num_ooms; });
     // bringup/torch_device/memory.py reads this, and says what the memory is used for.
     throw Error(BRINGUP_OUT_OF_MEMORY,
                 backend.label() + " is out of memory: tried to allocate " + std::to_string(nbytes) + " bytes");
@@ -366,18 +347,14 @@ int32_t CachingAllocator::make_pool() {
 }
 
 void CachingAllocator::release_pool(int32_t pool) noexcept {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->pool.let_go(pool);
-  }
+  state_->locked([&] { state_->pool.let_go(pool); });
   state_->release_cached(pool); // what the driver refuses stays in the cache, for empty_cache
 }
 
 MemoryBackend& CachingAllocator::backend() { return state_->backend; }
 
 Block* CachingAllocator::find(uint64_t address) {
-  std::lock_guard lock(state_->mutex);
-  return state_->pool.find(address);
+  return state_->locked([&] { return state_->pool.find(address); });
 }
 
 void CachingAllocator::empty_cache() {
@@ -386,10 +363,8 @@ void CachingAllocator::empty_cache() {
 }
 
 void CachingAllocator::set_fraction(double fraction) {
-  if (!(fraction >= 0.0 && fraction <= 1.0)) {
-    throw Error(BRINGUP_INVALID, state_->backend.label() + ": the memory fraction must be between 0 and 1, not " +
-                                     std::to_string(fraction));
-  }
+  if (!(fraction >= 0.0 && fraction <= 1.0))
+    throw Error(BRINGUP_INVALID, "a memory fraction lies between 0 and 1, got " + std::to_string(fraction));
   uint64_t limit = kNoLimit;
   if (fraction < 1.0) limit = static_cast<uint64_t>(std::floor(fraction * static_cast<double>(state_->memory())));
   std::lock_guard lock(state_->mutex);
@@ -398,8 +373,7 @@ void CachingAllocator::set_fraction(double fraction) {
 }
 
 double CachingAllocator::fraction() {
-  std::lock_guard lock(state_->mutex);
-  return state_->fraction;
+  return state_->locked([&] { return state_->fraction; });
 }
 
 MemoryStats CachingAllocator::stats() {

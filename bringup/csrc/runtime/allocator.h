@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runtime/error.h"
@@ -63,17 +64,11 @@ struct MemoryStats {
   }
 };
 
-struct BlockSnapshot {
-  uint64_t address, size, requested;
-  bool allocated; // held by a tensor
-  bool active;    // held by a tensor, or freed but still in use by a recorded stream
-};
-struct SegmentSnapshot {
-  uint64_t address, size;
-  int32_t stream;
-  bool large;
-  std::vector<BlockSnapshot> blocks;
-};
+// Address, size, requested bytes; whether a tensor holds it; whether one does, or it was freed but a recorded stream
+// still uses it.
+using BlockSnapshot = std::tuple<uint64_t, uint64_t, uint64_t, bool, bool>;
+// Address, size, stream, whether it is a large one, its blocks.
+using SegmentSnapshot = std::tuple<uint64_t, uint64_t, int32_t, bool, std::vector<BlockSnapshot>>;
 
 class CachingAllocator {
  public:

@@ -274,13 +274,13 @@ std::vector<SegmentSnapshot> BlockPool::snapshot() const {
   std::vector<SegmentSnapshot> result;
   for (const auto& [address, entry] : segments_) {
     const Segment& segment = entry.first;
-    SegmentSnapshot shot{segment.address, segment.size, segment.stream, segment.large, {}};
+    std::vector<BlockSnapshot> blocks;
     for (const BlockNode* node = entry.second; node; node = node->next) {
       const bool live = node->state == BlockState::live;
       const bool active = live || node->state == BlockState::deferred;
-      shot.blocks.push_back({node->address, node->size, active ? node->requested : 0, live, active});
+      blocks.emplace_back(node->address, node->size, active ? node->requested : 0, live, active);
     }
-    result.push_back(std::move(shot));
+    result.emplace_back(segment.address, segment.size, segment.stream, segment.large, std::move(blocks));
   }
   return result;
 }

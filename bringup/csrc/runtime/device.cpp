@@ -54,6 +54,10 @@ void Driver::acknowledge() noexcept { t_acknowledged = true; }
 bool Driver::Entered::exchange(bool value) noexcept { return std::exchange(t_acknowledged, value); }
 bool Driver::Entered::acknowledged() const { return t_acknowledged; }
 
+void Driver::missing(const char* function) const {
+  throw Error(BRINGUP_UNSUPPORTED, "driver '" + name + "' has no " + function);
+}
+
 void Driver::interrupted(const char* function, int32_t device) const {
   throw Error(BRINGUP_ERROR, name + ":" + std::to_string(device) + ": " + function +
                                  " was interrupted (Ctrl-C) before the driver was reached; nothing was done");
@@ -126,13 +130,11 @@ uint64_t Device::stream_handle(int32_t stream) {
   ensure_open();
   if (!driver.asynchronous) return 0;
   uint64_t handle = 0;
-  driver.call("stream_create", local,
-              [&] { return driver.api.stream_create(driver.api.self, local, stream > kPool ? -1 : 0, &handle); });
+  driver.call("stream_create", driver.api.stream_create, local, stream > kPool ? -1 : 0, &handle);
   std::unique_lock<std::mutex> lock(slot.mutex);
   if (slot.created) { // another thread was faster
     lock.unlock();
-    driver.call_quietly("stream_destroy", local,
-                        [&] { return driver.api.stream_destroy(driver.api.self, local, handle); });
+    driver.call_quietly("stream_destroy", driver.api.stream_destroy, local, handle);
     return slot.handle;
   }
   slot.handle = handle;
@@ -141,6 +143,21 @@ uint64_t Device::stream_handle(int32_t stream) {
 }
 
 // ---- Device: work ----
+
+template <class F>
+void Device::move_bytes(Work::Kind work, uint64_t nbytes, int32_t kind, int32_t stream, F&& queue) {
+  const uint64_t began = WorkObserver::begin();
+  Mark start = mark_for_observers(stream, began);
+  queue();
+  mark_busy(stream);
+  if (__builtin_expect(began, 0))
+    observe({.kind = work,
+             .stream = stream,
+             .began = began,
+             .bytes = nbytes,
+             .copy_kind = kind,
+             .start = std::move(start)});
+}
 
 void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind kind, int32_t stream,
                   const bringup_placement* placement) {
@@ -152,49 +169,23 @@ void Device::copy(uint64_t dst, uint64_t src, uint64_t nbytes, bringup_copy_kind
     if (captured->add("copy", nullptr, {.arg_count = 3, .args = args})) return;
   }
   if (__builtin_expect(failed(stream), 0)) tell_failure(stream);
-  const uint64_t began = WorkObserver::begin();
-  Mark start = mark_for_observers(stream, began);
-  driver.call("copy", local, [&] {
-    return driver.api.copy(driver.api.self, local, dst, src, nbytes, kind, stream_handle(stream), placement);
+  move_bytes(Work::Kind::copy, nbytes, kind, stream, [&] {
+    driver.call("copy", driver.api.copy, local, dst, src, nbytes, kind, stream_handle(stream), placement);
   });
-  mark_busy(stream);
-  if (__builtin_expect(began, 0))
-    observe({.kind = Work::Kind::copy,
-             .stream = stream,
-             .began = began,
-             .bytes = nbytes,
-             .copy_kind = kind,
-             .start = std::move(start)});
 }
 
 void Device::copy_from(Device& source, uint64_t dst, uint64_t src, uint64_t nbytes, int32_t stream) {
-  const uint64_t began = WorkObserver::begin();
-  Mark start = mark_for_observers(stream, began);
-  driver.call("copy_peer", local, [&] {
-    return driver.api.copy_peer(driver.api.self, local, dst, source.local, src, nbytes, stream_handle(stream));
+  move_bytes(Work::Kind::copy, nbytes, kBetweenDevices, stream, [&] {
+    driver.call("copy_peer", driver.api.copy_peer, local, dst, source.local, src, nbytes, stream_handle(stream));
   });
-  mark_busy(stream);
-  if (began)
-    observe({.kind = Work::Kind::copy,
-             .stream = stream,
-             .began = began,
-             .bytes = nbytes,
-             .copy_kind = kBetweenDevices,
-             .start = std::move(start)});
 }
 
 void Device::relayout(uint64_t dst, const bringup_placement& dst_placement, uint64_t src,
                       const bringup_placement& src_placement, uint64_t nbytes, int32_t stream) {
-  const uint64_t began = WorkObserver::begin();
-  Mark start = mark_for_observers(stream, began);
-  driver.call("relayout", local, [&] {
-    return driver.api.relayout(driver.api.self, local, dst, &dst_placement, src, &src_placement, nbytes,
-                               stream_handle(stream));
+  move_bytes(Work::Kind::relayout, nbytes, 0, stream, [&] {
+    driver.call("relayout", driver.api.relayout, local, dst, &dst_placement, src, &src_placement, nbytes,
+                stream_handle(stream));
   });
-  mark_busy(stream);
-  if (began)
-    observe(
-        {.kind = Work::Kind::relayout, .stream = stream, .began = began, .bytes = nbytes, .start = std::move(start)});
 }
 
 static std::mutex g_observers_mutex;
@@ -254,9 +245,7 @@ uint64_t Device::load_kernel(const void* binary, uint64_t nbytes, LoadedKernel k
   ensure_open();
   if (!driver.kernels) throw Error(BRINGUP_UNSUPPORTED, label() + ": its driver has no kernels");
   kernel.life = life();
-  driver.call("load", local, [&] {
-    return driver.api.load(driver.api.self, local, binary, nbytes, kernel.name.c_str(), &kernel.handle);
-  });
+  driver.call("load", driver.api.load, local, binary, nbytes, kernel.name.c_str(), &kernel.handle);
   return keep_kernel(std::move(kernel));
 }
 
@@ -264,7 +253,7 @@ void Device::load_again(const LoadedKernel& kernel, const void* binary, uint64_t
   ensure_open();
   const uint32_t now = life();
   uint64_t handle = 0;
-  driver.call("load", local, [&] { return driver.api.load(driver.api.self, local, binary, nbytes, entry, &handle); });
+  driver.call("load", driver.api.load, local, binary, nbytes, entry, &handle);
   std::lock_guard lock(g_kernels_mutex);
   kernel.handle = handle;
   std::atomic_ref(kernel.life).store(now, std::memory_order_release);
@@ -310,9 +299,7 @@ void Device::launch_graph(uint64_t graph, int32_t stream) {
   if (failed(stream)) tell_failure(stream);
   const bringup_launch work{.correlation = ++g_launches};
   const uint64_t began = WorkObserver::begin();
-  driver.call("graph_launch", local, [&] {
-    return driver.api.graph_launch(driver.api.self, local, graph, stream_handle(stream), work.correlation);
-  });
+  driver.call("graph_launch", driver.api.graph_launch, local, graph, stream_handle(stream), work.correlation);
   mark_busy(stream);
   if (began) observe(work, *name, stream, began, nullptr);
 }
@@ -324,7 +311,7 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
     return {total > reserved ? total - reserved : 0, total};
   }
   uint64_t free = 0, all = 0;
-  driver.call("memory_info", local, [&] { return driver.api.memory_info(driver.api.self, local, &free, &all); });
+  driver.call("memory_info", driver.api.memory_info, local, &free, &all);
   return {free, all};
 }
 
@@ -332,9 +319,7 @@ bool Device::reaches(Device& peer) {
   if (&driver != &peer.driver || this == &peer || !driver.api.copy_peer || !spec().peer_copy || !peer.spec().peer_copy)
     return false;
   int32_t can = 1;
-  if (driver.api.can_access_peer)
-    driver.call("can_access_peer", local,
-                [&] { return driver.api.can_access_peer(driver.api.self, local, peer.local, &can); });
+  if (driver.api.can_access_peer) driver.call("can_access_peer", driver.api.can_access_peer, local, peer.local, &can);
   return can != 0;
 }
 
@@ -342,15 +327,14 @@ uint64_t Device::clock() {
   if (!driver.api.clock) return host_nanoseconds();
   ensure_open();
   uint64_t nanoseconds = 0;
-  driver.call("clock", local, [&] { return driver.api.clock(driver.api.self, local, &nanoseconds); });
+  driver.call("clock", driver.api.clock, local, &nanoseconds);
   return nanoseconds;
 }
 
 void Device::charge(int32_t stream, int32_t dtype, double flops, double bytes) {
   if (!driver.api.charge) return;
   const uint64_t began = WorkObserver::begin();
-  driver.call("charge", local,
-              [&] { return driver.api.charge(driver.api.self, local, stream_handle(stream), dtype, flops, bytes); });
+  driver.call("charge", driver.api.charge, local, stream_handle(stream), dtype, flops, bytes);
   const auto moved = static_cast<uint64_t>(bytes);
   if (began) observe({.kind = Work::Kind::charge, .stream = stream, .began = began, .bytes = moved, .flops = flops});
 }
@@ -364,9 +348,7 @@ void Device::host_function(int32_t stream, void (*function)(void*), void* argume
     function(argument);
     return;
   }
-  driver.call("host_function", local, [&] {
-    return driver.api.host_function(driver.api.self, local, stream_handle(stream), function, argument);
-  });
+  driver.call("host_function", driver.api.host_function, local, stream_handle(stream), function, argument);
   mark_busy(stream);
 }
 
@@ -375,9 +357,9 @@ void Device::host_function(int32_t stream, void (*function)(void*), void* argume
 uint64_t Device::raw_alloc(uint64_t nbytes) {
   ensure_open();
   uint64_t address = 0;
-  driver.call("alloc", local, [&] { return driver.api.alloc(driver.api.self, local, nbytes, &address); });
+  driver.call("alloc", driver.api.alloc, local, nbytes, &address);
   if (address == 0 || address % spec_.alignment) {
-    if (address) driver.call_quietly("free", local, [&] { return driver.api.free(driver.api.self, local, address); });
+    if (address) driver.call_quietly("free", driver.api.free, local, address);
     throw Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": alloc returned address " +
                                    std::to_string(address) + ", which is 0 or not a multiple of " +
                                    std::to_string(spec_.alignment));
@@ -386,7 +368,7 @@ uint64_t Device::raw_alloc(uint64_t nbytes) {
 }
 
 void Device::raw_free(uint64_t address) {
-  if (is_open()) driver.call("free", local, [&] { return driver.api.free(driver.api.self, local, address); });
+  if (is_open()) driver.call("free", driver.api.free, local, address);
 }
 
 uint64_t Device::raw_memory() { return spec().memory_bytes; }
@@ -460,9 +442,7 @@ void Registry::shut_down() {
   for (auto& device : devices_) {
     if (!device->is_open()) continue;
     device->state_ = Device::State::closed;
-    if (device->driver.api.close)
-      device->driver.call_quietly("close", device->local,
-                                  [&] { return device->driver.api.close(device->driver.api.self, device->local); });
+    if (device->driver.api.close) device->driver.call_quietly("close", device->driver.api.close, device->local);
   }
 }
 

@@ -44,11 +44,20 @@ class Driver {
     if (__builtin_expect(status != BRINGUP_OK, 0)) fail(status, function, device);
   }
 
+  // The same for a function of the table that takes the device first, as most do; it may be missing.
+  template <class... Takes, class... Given>
+  void call(const char* name, int32_t (*function)(void*, int32_t, Takes...), int32_t device, Given... given) const {
+    if (__builtin_expect(!function, 0)) missing(name);
+    call(name, device, [&] { return function(api.self, device, given...); });
+  }
+
+  [[noreturn]] void missing(const char* function) const;
+
   // For calls whose failure nobody can act on: destroying, closing.
-  template <class F>
-  void call_quietly(const char* function, int32_t device, F&& work) const noexcept {
+  template <class... Given>
+  void call_quietly(Given... given) const noexcept {
     try {
-      call(function, device, work);
+      call(given...);
     } catch (const Error&) {
     }
   }
@@ -293,6 +302,8 @@ class Device final : public MemoryBackend {
   };
 
   using Mark = std::shared_ptr<const EventSlot::Mark>;
+  template <class F>
+  void move_bytes(Work::Kind work, uint64_t nbytes, int32_t kind, int32_t stream, F&& queue); // and tells observers
   Mark mark_for_observers(int32_t stream, uint64_t began); // nothing where nobody looks at it
   void observe(Work work);                                 // tells the observers
   void observe(const bringup_launch& launch, const std::string& name, int32_t stream, uint64_t began, Mark start);

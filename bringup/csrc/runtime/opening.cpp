@@ -97,9 +97,8 @@ void Device::reset() {
   auto& api = driver.api;
   for (int32_t stream = 1; stream < kStreams && before == State::open && driver.asynchronous; ++stream)
     if (streams_[stream].created)
-      driver.call_quietly("stream_destroy", local,
-                          [&] { return api.stream_destroy(api.self, local, streams_[stream].handle); });
-  if (api.close) driver.call_quietly("close", local, [&] { return api.close(api.self, local); });
+      driver.call_quietly("stream_destroy", api.stream_destroy, local, streams_[stream].handle.load());
+  if (api.close) driver.call_quietly("close", api.close, local);
   for (int32_t stream = 0; stream < kStreams; ++stream) {
     Stream& slot = streams_[stream];
     std::lock_guard stream_lock(slot.mutex);
@@ -137,7 +136,7 @@ void Device::open_slow() {
     failure = Error(BRINGUP_ERROR, driver.name + ":" + std::to_string(local) + ": open reported " + what);
   };
   try {
-    driver.call("open", local, [&] { return driver.api.open(driver.api.self, local, &spec); });
+    driver.call("open", driver.api.open, local, &spec);
     if (spec.alignment == 0) spec.alignment = 64;
     if (spec.partitions == 0) spec.partitions = 1;
     if (spec.partitions > 1) spec.host_visible = spec.host_library = 0; // bytes of one tensor may lie in many places

@@ -142,7 +142,7 @@ std::optional<uint64_t> Device::make_graph(const Steps& steps, int32_t stream) {
   const uint64_t handle = stream_handle(stream);
   uint64_t graph = 0;
   auto end = [&] { return driver.api.graph_end(driver.api.self, local, handle, &graph); };
-  driver.call("graph_begin", local, [&] { return driver.api.graph_begin(driver.api.self, local, handle); });
+  driver.call("graph_begin", driver.api.graph_begin, local, handle);
   try {
     replay(steps, stream, nullptr);
   } catch (...) {
@@ -157,7 +157,7 @@ std::optional<uint64_t> Device::make_graph(const Steps& steps, int32_t stream) {
 }
 
 void Device::destroy_graph(uint64_t graph) noexcept {
-  driver.call_quietly("graph_destroy", local, [&] { return driver.api.graph_destroy(driver.api.self, local, graph); });
+  driver.call_quietly("graph_destroy", driver.api.graph_destroy, local, graph);
 }
 
 } // namespace bringup

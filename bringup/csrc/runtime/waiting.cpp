@@ -122,9 +122,7 @@ Event Device::record_now(int32_t stream, uint32_t flags) {
   ensure_open();
   Event event{0, 0, 0, stream, life()};
   if (driver.asynchronous)
-    driver.call("event_record", local, [&] {
-      return driver.api.event_record(driver.api.self, local, stream_handle(stream), flags, &event.handle);
-    });
+    driver.call("event_record", driver.api.event_record, local, stream_handle(stream), flags, &event.handle);
   else
     event.nanoseconds = clock();
   return event;
@@ -136,8 +134,7 @@ bool Device::query(const Event& event) {
   check_lost();
   if (!driver.asynchronous || event.handle == 0) return true;
   int32_t done = 0;
-  driver.call("event_query", local,
-              [&] { return driver.api.event_query(driver.api.self, local, event.handle, &done); });
+  driver.call("event_query", driver.api.event_query, local, event.handle, &done);
   return done != 0;
 }
 
@@ -158,8 +155,7 @@ std::optional<Error> Device::wait_for(const Event& event) {
     if (done && !driver.kernels) return std::nullopt;
     std::optional<Blocking> blocking;
     if (!done) blocking.emplace();
-    driver.call("event_wait", local,
-                [&] { return driver.api.event_wait(driver.api.self, local, event.handle, local, -1); });
+    driver.call("event_wait", driver.api.event_wait, local, event.handle, local, -1);
   } catch (const Error& error) {
     return error;
   }
@@ -241,10 +237,8 @@ void Device::wait(const Event& event, Device& waiting, int32_t wait_stream) {
     wait(event);
     return;
   }
-  driver.call("event_wait", local, [&] {
-    return driver.api.event_wait(driver.api.self, local, event.handle, waiting.local,
-                                 static_cast<int64_t>(waiting.stream_handle(wait_stream)));
-  });
+  driver.call("event_wait", driver.api.event_wait, local, event.handle, waiting.local,
+              static_cast<int64_t>(waiting.stream_handle(wait_stream)));
   waiting.mark_busy(wait_stream);
   WorkObserver::tell(&WorkObserver::waited, *this, event, waiting, wait_stream);
 }
@@ -256,16 +250,13 @@ double Device::elapsed_ms(const Event& start, const Event& end) {
   if (!driver.asynchronous)
     return (static_cast<double>(end.nanoseconds) - static_cast<double>(start.nanoseconds)) * 1e-6;
   double milliseconds = 0;
-  driver.call("event_elapsed", local, [&] {
-    return driver.api.event_elapsed(driver.api.self, local, start.handle, end.handle, &milliseconds);
-  });
+  driver.call("event_elapsed", driver.api.event_elapsed, local, start.handle, end.handle, &milliseconds);
   return milliseconds;
 }
 
 void Device::destroy(const Event& event) {
   if (driver.asynchronous && event.handle != 0 && event.life == life() && usable())
-    driver.call_quietly("event_destroy", local,
-                        [&] { return driver.api.event_destroy(driver.api.self, local, event.handle); });
+    driver.call_quietly("event_destroy", driver.api.event_destroy, local, event.handle);
 }
 
 EventSlot::Mark::~Mark() { device.destroy(event); }
