@@ -94,9 +94,6 @@ class FakeCore(ModuleType):
     def ask_about_fallbacks(self, function: Any) -> None:
         self.asked = function
 
-    def count_flops_with(self, function: Any) -> None:
-        pass
-
 
 core = FakeCore()
 sys.modules["bringup._C"] = core
