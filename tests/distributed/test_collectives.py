@@ -20,6 +20,8 @@ VARIANTS = {
     "own": (2, {"BRINGUP_DRIVERS": str(HERE / "own_collectives_driver.py"), "BRINGUP_SIM": "jitter=7"}),
     "synchronous": (2, {"BRINGUP_DRIVERS": str(HERE.parent / "device" / "chip_driver.py")}),
 }
+#: The other drivers that delay their work are in every run.
+LONG = {"delayed"}
 PROGRAMS = ranks.names_in("programs_collectives")
 
 
@@ -30,7 +32,9 @@ def outcome(variant: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "exit"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in VARIANTS]
+)
 def test_collective(variant: str, program: str) -> None:
     wrong = outcome(variant).get(program, "")
     assert not wrong, wrong
