@@ -214,7 +214,7 @@ def test_the_runtime_includes_no_torch_header() -> None:
 
 
 #: Folder of csrc/ → how many lines it may have; what is in none of them counts as "the rest". docs/design.md says why.
-CORE_LINES = {"distributed": 1390, "placement": 530, "profiler": 570, "the rest": 8460}
+CORE_LINES = {"distributed": 1396, "placement": 530, "profiler": 570, "the rest": 8460}
 
 
 def test_the_core_stays_small() -> None:
