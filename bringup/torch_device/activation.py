@@ -544,4 +544,4 @@ def _give_up_stuck_devices(core: Any) -> None:
             print(f"bringup: the process ends, and {error}", file=sys.stderr)
             core.give_up(index, "its work did not end")
         except Exception:
-            continue  # what failed is told by the core
+            continue  # a lost device or an open capture is not waited for; the core reports what failed
